@@ -152,7 +152,7 @@ driver.cuda.driver describe_node exported open_driver resolve
 driver.guard guard_table note_main_thread
 graphs.graph __repr__ abandon all_things begin_body begin_on capture_begin capture_body capture_end
 graphs.graph debug_dump drop_bound edges enter_body if_ kernel_node_params make_exec make_instance
-graphs.graph node_graph node_id nodes note_made refuse_asleep refuse_sleeping register_capture_hook
+graphs.graph node_graph node_id nodes note_made refuse_sleeping register_capture_hook
 graphs.graph register_capture_pre_hook register_destruction_hook register_generator_state
 graphs.graph register_replay_hook register_replay_pre_hook reset take_over update_from upload while_
 interop.cupy_memory __init__ __repr__ allocate_pinned connect

@@ -4,13 +4,13 @@ A NodeWork says what a node is to do, and keeps what it points at.  edit() calls
 other thread may use it; Bindings have an instance's nodes use other memory.
 """
 cimport cython
-from cpython.dict cimport PyDict_Values
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from accelrt.allocator.private.routes cimport retain_pool
+from accelrt.arrays.array cimport Array
 from accelrt.arrays.copy cimport enter_use_apart, look_again, Operand, read_operand, uses_owner, View
 from accelrt.core.arguments import checked_type
 from accelrt.core.integers cimport checked_int
@@ -25,17 +25,18 @@ from accelrt.driver.memory cimport MAX_PITCH
 from accelrt.errors import CudaError
 from accelrt.graphs.graph cimport all_things, CALLBACKS, count_uses, CUDAGraph, node_id, UNREADY
 from accelrt.graphs.nodes cimport (
-    fits_body, Handles, list_edge_data, NodeChange, params_of, params_of_instance, read_kernel_node, recorded, require_made,
-    type_name, work_of,
+    copy_arguments, fits_body, Handles, list_edge_data, NodeChange, params_of, params_of_instance, read_kernel_node,
+    recorded, require_made, type_name, work_of,
 )
 from accelrt.graphs.nodes import list_nodes
-from accelrt.kernels.kernel cimport Dimensions, Kernel, Packed, POINTER, read_dimensions, read_shared
+from accelrt.kernels.kernel cimport Dimensions, Kernel, Packed, read_dimensions, read_shared
 from accelrt.memory.mempool cimport next_pool
 from accelrt.runtime.lifetimes cimport (
-    GRAPH, GRAPH_EXEC, dispose, drain, find_call, function_of, keep_alone, keep_side, node_call, nodes_of, Record, Side,
+    GRAPH, GRAPH_EXEC, dispose, drain, find_call, function_of, keep_side, node_call, nodes_of, pool_of, Record, Side,
+    side_ordinal,
 )
-from accelrt.status cimport ILLEGAL_STATE, INVALID_VALUE, NOT_SUPPORTED, raise_status, refuse_copy
-from accelrt.streams.stream cimport current_of, Event, Stream
+from accelrt.status cimport ILLEGAL_STATE, INVALID_VALUE, NOT_SUPPORTED, raise_status, refuse_copy, refuse_unmade
+from accelrt.streams.stream cimport current_handle, current_of, Event, Stream
 from accelrt.runtime.access cimport Access, begin_use, end_use, end_use_of
 cimport accelrt.runtime.access as watch
 
@@ -963,7 +964,7 @@ def change_node(
         if graph.exec_:
             require_made(source.by_node, graph.made_nodes, node)
         work.is_within = work.child is not None and work.child._graph is source
-        graph.busy += 1
+        graph.begin_change()
         if source is not graph:
             count_uses(source, 1)
         try:
@@ -973,7 +974,7 @@ def change_node(
             finally:
                 work.release_child()
         finally:
-            graph.busy -= 1
+            graph.end_change()
             graph.edits += 1
             if source is not graph:
                 count_uses(source, -1)
@@ -999,7 +1000,7 @@ def switch_node(CUDAGraph instance not None, switched: object, enable: bool | No
         handle, exec_, node = graph.node_graph(), require_exec(graph), handle_of(switched)
         require_made(source.by_node, graph.made_nodes, node)
         graph.require_unreplayed()
-        graph.busy += 1
+        graph.begin_change()
         if source is not graph:
             count_uses(source, 1)
     with nogil:
@@ -1008,7 +1009,7 @@ def switch_node(CUDAGraph instance not None, switched: object, enable: bool | No
         else:
             code = registry.active().graph_node_enable(handle, exec_, node, enabled)
     with cython.critical_section(graph):
-        graph.busy -= 1
+        graph.end_change()
         if source is not graph:
             count_uses(source, -1)
     if code:
@@ -1031,15 +1032,13 @@ cdef struct BoundName:     # memory that has a name
     int device
     bint writes            # some node writes to it
     uintptr_t current      # of what it is now
-    uintptr_t wanted       # of what a change under way gives it
-    bint changes           # there is such a change
+    int first, last        # of its words
 
 cdef struct BoundWord:     # an address in its params
     BoundNode* node
     uintptr_t* place
     uintptr_t before       # what a change under way found there
     size_t offset          # from where the memory begins
-    int name               # whose memory it is
 
 
 def memory_of(memory: object, str name) -> tuple[int, int, int]:
@@ -1056,17 +1055,6 @@ def memory_of(memory: object, str name) -> tuple[int, int, int]:
     if record.pools is not None:
         raise ValueError(f"{name} is memory of a graph's pool, which the capture may have used for other things too")
     return side.address, side.nbytes, side.ordinal
-
-
-def argument_kinds(given: Kernel | None, int count) -> list[str]:
-    """Of each argument "reads" or "writes" where it is a pointer by the kernel's signature, "value", or "unknown"."""
-    cdef list kinds = ["unknown"] * count
-    cdef Kernel kernel = given
-    cdef int index
-    for index in range(count if kernel is not None and kernel.takes.has_signature else 0):
-        kinds[index] = "value" if kernel.takes.each[index].kind != POINTER else (
-            "writes" if kernel.takes.each[index].writes else "reads")
-    return kinds
 
 
 def nodes_to_bind(CUDAGraph graph not None) -> list[tuple[GraphNode, object]]:
@@ -1148,11 +1136,12 @@ cdef class Bindings:
     cdef ForkSafeLock turn        # giving memory and replaying are one step
     cdef uint64_t[4] state        # graph_state, as long as the nodes are as they are known here
     cdef list parameters          # and those of other Bindings before, which gave the instance other memory there
-    cdef list keys                # of what is kept alive for each name, in CUDAGraph.changes
     cdef dict serials             # of nodes that were changed by hand -> when, as of the beginning
     cdef uintptr_t handle         # of the driver's graph whose nodes they are
     cdef BoundNode* nodes
-    cdef BoundWord* words
+    cdef BoundNode** touched      # by a change under way, the first
+    cdef int touched_count        # of them
+    cdef BoundWord* words         # one name's after the other's
     cdef int node_count
     cdef int word_count
     cdef dict places              # name -> its index
@@ -1173,22 +1162,23 @@ cdef class Bindings:
             self.state[0], self.state[1], self.state[2], self.state[3] = state
             self.handle = graph.node_graph()
             require_as_made(graph)
-            self.serials = {node: (<NodeChange>change).serial for node, change in (graph.node_changes() or {}).items()}
+            self.serials = {node: (<NodeChange>change).serial for node, change in (graph.changes or {}).items()}
             self.places = {parameter[0]: index for index, parameter in enumerate(parameters)}
             self.parameters = list(parameters)
             if graph.bound is not None:
-                self.parameters += moved_elsewhere(graph.bound, self.parameters)
-            self.keys = [hex(parameter[1]) for parameter in self.parameters]
+                self.parameters += moved_elsewhere(graph.bound, graph.given, self.parameters)
             self.allot(self.parameters)
+            given = [None] * self.name_count
             if graph.bound is not None:
-                self.take_over(graph.bound)
-            graph.bound = self
+                self.take_over(graph.bound, graph.given, given)
+            graph.bound, graph.given = self, given
 
     def __dealloc__(self):
         cdef int index
         for index in range(self.node_count):
             free(self.nodes[index].params.arguments)
         free(self.nodes)
+        free(self.touched)
         free(self.words)
         free(self.names)
 
@@ -1204,9 +1194,10 @@ cdef class Bindings:
                 known.setdefault(use.node, len(known))
                 self.word_count += 1
         self.nodes = <BoundNode*>calloc(len(known) + 1, sizeof(BoundNode))
+        self.touched = <BoundNode**>calloc(len(known) + 1, sizeof(BoundNode*))
         self.words = <BoundWord*>calloc(self.word_count + 1, sizeof(BoundWord))
         self.names = <BoundName*>calloc(len(parameters) + 1, sizeof(BoundName))
-        if self.nodes == NULL or self.words == NULL or self.names == NULL:
+        if NULL in (self.nodes, self.touched, self.words, self.names):
             raise MemoryError("no host memory for the names of a graph's memory")
         self.name_count = len(parameters)
         for node, index in known.items():
@@ -1217,33 +1208,32 @@ cdef class Bindings:
             self.names[name].address = self.names[name].current = address
             self.names[name].nbytes, self.names[name].device = nbytes, device
             self.names[name].alignment = min(address & -address, 256)
+            self.names[name].first, self.names[name].last = index, index + len(uses)
             for use in uses:
                 self.names[name].writes = self.names[name].writes or "w" in use.access
                 self.words[index].node = &self.nodes[<int>known[use.node]]
-                self.words[index].place = place_of(self.words[index].node, use.argument, use.word)
-                self.words[index].offset, self.words[index].name = use.offset, name
+                self.words[index].place = word_of(self.words[index].node, use.argument, use.word)
+                self.words[index].offset = use.offset
                 index += 1
         return 0
 
-    cdef int take_over(self, Bindings before) except -1:
+    cdef int take_over(self, Bindings before, list given_before, list given) except -1:
         # The memory that the instance was given under the names of others.
         cdef const BoundWord* word
         cdef const BoundName* moved
         cdef BoundNode* node
         cdef int index, place
-        for index in range(before.word_count):
-            word = &before.words[index]
-            moved = &before.names[word.name]
-            node = self.find(word.node.node)
-            if moved.current == moved.address or node == NULL:
-                continue
-            if self.serials.get(node.node) == before.serials.get(node.node):  # else by hand since, which took it back
-                same_place(word, node)[0] = word.place[0]
-        for index in range(self.name_count):
-            for place in range(before.name_count):
-                moved = &before.names[place]
-                if moved.address == self.names[index].address:
-                    self.names[index].current = moved.current
+        for place in range(before.name_count):
+            moved = &before.names[place]
+            for index in range(moved.first, moved.last if moved.current != moved.address else moved.first):
+                word = &before.words[index]
+                node = self.find(word.node.node)
+                # Else by hand since, which took it back.
+                if node != NULL and self.serials.get(node.node) == before.serials.get(node.node):
+                    same_place(word, node)[0] = word.place[0]
+            for index in range(self.name_count):
+                if moved.address == self.names[index].address and moved.nbytes == self.names[index].nbytes:
+                    self.names[index].current, given[index] = moved.current, given_before[place]
         return 0
 
     cdef BoundNode* find(self, uintptr_t node) noexcept:
@@ -1264,16 +1254,18 @@ cdef class Bindings:
             params.arguments = copy_arguments(params.function, params.arguments)
         return 0
 
-    def rebind(self, CUDAGraph graph not None, memory: dict[str, object], bint replays=False) -> None:
-        """Gives the instance, whose memory these name, other memory under some names, and replays it in the same turn."""
+    cdef int rebind(self, CUDAGraph graph, dict memory, bint replays) except -1:
+        # Gives the instance, whose memory these name, other memory under some names, and replays it in the same turn.
         self.turn.take(True, -1)
         try:
             if memory or not replays:
                 self.give(graph, memory)
             if replays:
-                graph.replay()
+                with cython.critical_section(graph):
+                    graph.replay_slow(current_handle(graph.ordinal))
         finally:
             self.turn.give_back()
+        return 0
 
     cdef bint knows(self, CUDAGraph graph, CUDAGraph source) noexcept:
         # Whether the instance's nodes are those that were looked at.
@@ -1284,11 +1276,13 @@ cdef class Bindings:
     cdef int give(self, CUDAGraph graph, dict memory) except -1:
         cdef CUDAGraph source = graph if graph.source is None else graph.source
         cdef list changes = []
-        cdef tuple given = tuple(PyDict_Values(memory))
         cdef Access access
         cdef bint left = False
+        cdef int place = 0  # names mostly come in their order
         for name, thing in memory.items():
-            changes.append(self.look(name, thing))
+            place = self.place_of(name, place)
+            changes.append(self.look(name, thing, place))
+            place += 1
         with cython.critical_section(graph):
             graph.require_unreplayed()
             require_exec(graph)
@@ -1297,60 +1291,62 @@ cdef class Bindings:
                 raise RuntimeError("nodes of the graph were changed, or it was instantiated anew, since its memory was "
                                    "named; make other GraphParameters")
             graph.own_kernels()
-            graph.busy += 1
+            graph.begin_change()
             count_uses(source, 1)
-        begin_use(&access, uses_owner, <PyObject*>given)
+        begin_use(&access, gives_owner, <PyObject*>changes)
         try:
-            left = self.put_memory(graph, changes, given)
+            left = self.put_memory(graph, changes)
         finally:
             end_use(&access)
             count_uses(source, -1)
             with cython.critical_section(graph):
-                graph.busy -= 1
+                graph.end_change()
         if left:
             drain()
         return 0
 
-    cdef bint put_memory(self, CUDAGraph graph, list changes, tuple given) except -1:
+    cdef bint put_memory(self, CUDAGraph graph, list changes) except -1:
         # Answers whether something waits for streams.  What there was is kept until the driver took all.
         cdef Operand side
         cdef NodeChange change
         cdef BoundName* bound
+        cdef list given = graph.given
         cdef bint left = False
-        cdef Py_ssize_t index
-        for index in range(self.name_count):
-            self.names[index].changes = False
-        for index in range(len(changes)):
-            change = changes[index]
-            bound = &self.names[change.place]
-            side.address = bound.wanted = change.address
-            name = (<tuple>self.parameters[change.place])[0]
-            look_again(&side, given[index], name)  # as when it was read
-            watch.refuse_sleeping(side.address, name)
-            bound.changes = True
         try:
             for change in changes:
-                graph.keep_change(self.keys[change.place], change)
-            self.change(graph)
+                side.address = change.address
+                name = (<tuple>self.parameters[change.place])[0]
+                look_again(&side, change.keeper, name)  # as when it was read
+                watch.refuse_sleeping(side.address, name)
+                change.before, given[change.place] = given[change.place], change
+                graph.note_change(change)
+            self.change(graph, changes)
         except BaseException:
             for change in changes:
-                graph.undo_change(self.keys[change.place], change)
+                if given[change.place] is change:
+                    given[change.place] = change.before
             raise
         for change in changes:
+            bound = &self.names[change.place]
+            watch.note_moved(graph.capture, bound.current, bound.nbytes, change.address)
+            bound.current = change.address
             left = graph.finish_change(change) or left
         return left
 
-    cdef NodeChange look(self, object name, object memory):
-        # What is given for a name, and what it keeps alive.
-        cdef NodeChange change = NodeChange.__new__(NodeChange)
-        cdef Operand side
-        cdef BoundName* bound
-        cdef View view
-        index = self.places.get(name)
-        if index is None:
+    cdef int place_of(self, object name, int likely) except -1:
+        if likely < self.name_count and (<tuple>self.parameters[likely])[0] is name:
+            return likely
+        place = self.places.get(name)
+        if place is None:
             raise TypeError(f"the graph has no memory named {name!r}; it has {', '.join(self.places)}")
-        bound = &self.names[<int>index]
-        view = read_operand(&side, memory, name, bound.writes)
+        return place
+
+    cdef NodeChange look(self, object name, object memory, int place):
+        # What is given for a name, and what it keeps alive.
+        cdef NodeChange change
+        cdef Operand side
+        cdef const BoundName* bound = &self.names[place]
+        read_operand(&side, memory, name, bound.writes)
         if not side.ordered or side.ordinal != bound.device:
             raise ValueError(f"{name} is on device {side.ordinal}, and what was captured on {bound.device} "
                              "(-1 is page-locked memory)")
@@ -1359,27 +1355,23 @@ cdef class Bindings:
         if side.address % bound.alignment:
             raise ValueError(f"{name} begins at {side.address:#x}, less aligned than what was captured, at "
                              f"{bound.address:#x}")
-        change.things = [keep_alone(memory if view is None else view, side.ordinal, side.block)]
-        change.address, change.place = side.address, index
+        change = NodeChange.__new__(NodeChange)
+        change.keeper, change.address, change.place = memory, side.address, place
+        change.ordinal, change.block = side_ordinal(side.ordinal, side.block), side.block
+        change.pool = pool_of(side.ordinal, side.block)
         return change
 
-    cdef int change(self, CUDAGraph graph) except -1:
+    cdef int change(self, CUDAGraph graph, list changes) except -1:
         # Where the driver refuses one, those before it get back what they had.
-        cdef int done = 0, index, code, refused
+        cdef int done = 0, code, refused
         cdef bint mixed = False
         cdef str lost = ""
-        cdef BoundName* bound
-        self.write(True)
+        self.write(changes, True)
         with nogil:
-            code = self.put(graph, self.node_count, &done)
+            code = self.put(graph, self.touched_count, &done)
         if code == 0:
-            for index in range(self.name_count):
-                bound = &self.names[index]
-                if bound.changes:
-                    watch.note_moved(graph.capture, bound.current, bound.nbytes, bound.wanted)
-                    bound.current = bound.wanted
             return 0
-        self.write(False)
+        self.write(changes, False)
         refused = done
         with nogil:
             mixed = self.put(graph, refused, &done) != 0
@@ -1387,51 +1379,106 @@ cdef class Bindings:
             lost = "nodes before it could not be changed back: instantiate the graph anew"
             dispose(GRAPH_EXEC, graph.ordinal, graph.exec_)
             graph.exec_, graph.rare = 0, graph.rare | UNREADY
-        raise_status(code, "graph_node_set", ("graph_exec", graph.exec_, "node", self.nodes[refused].node), lost)
+        raise_status(code, "graph_node_set", ("graph_exec", graph.exec_, "node", self.touched[refused].node), lost)
 
-    cdef void write(self, bint wanted) noexcept:
-        # The addresses of the names that change: those wanted, or those that there were.
+    cdef void write(self, list changes, bint wanted) noexcept:
+        # The addresses of the names that change: those wanted, or those that there were; and which nodes have them.
         cdef const BoundName* bound
         cdef BoundWord* word
         cdef int index
-        for index in range(self.node_count):
-            self.nodes[index].touched = False
-        for index in range(self.word_count):
-            word = &self.words[index]
-            bound = &self.names[word.name]
-            if not bound.changes:
-                continue
-            if wanted:
-                word.before = word.place[0]
-            word.place[0] = bound.wanted + word.offset if wanted else word.before
-            word.node.touched = True
+        self.touched_count = 0
+        for change in changes:
+            bound = &self.names[(<NodeChange>change).place]
+            for index in range(bound.first, bound.last):
+                word = &self.words[index]
+                if wanted:
+                    word.before = word.place[0]
+                word.place[0] = (<NodeChange>change).address + word.offset if wanted else word.before
+                if not word.node.touched:
+                    word.node.touched = True
+                    self.touched[self.touched_count] = word.node
+                    self.touched_count += 1
+        for index in range(self.touched_count):
+            self.touched[index].touched = False
 
     cdef int put(self, CUDAGraph graph, int count, int* out_done) noexcept nogil:
-        # The nodes that are touched, among the first ones; out_done is the one that was refused.
+        # The first of the nodes that are touched; out_done is the one that was refused.
         cdef int index, code = 0
         for index in range(count):
-            if self.nodes[index].touched:
-                code = registry.active().graph_node_set(
-                    graph.ordinal, self.handle, graph.exec_, self.nodes[index].node, &self.nodes[index].params)
+            code = registry.active().graph_node_set(
+                graph.ordinal, self.handle, graph.exec_, self.touched[index].node, &self.touched[index].params)
             if code:
                 out_done[0] = index
                 break
         return code
 
 
-cdef list moved_elsewhere(Bindings before, list parameters):
+# stub: class BoundGraph:
+cdef class BoundGraph:
+    """A graph, and the Bindings of its instance: what GraphParameters stand on.  A call costs less than one of Python's."""
+
+    cdef CUDAGraph graph
+    cdef Bindings bindings
+
+    def _bind(self, CUDAGraph graph not None, Bindings bindings not None) -> None:
+        """Sets both."""
+        self.graph, self.bindings = graph, bindings
+
+    def rebind(self, **memory: Memory) -> None:
+        """Has later replays use other memory under some of the names (cuGraphExecKernelNodeSetParams and its kin).
+
+        Arguments:
+            memory: of the same device, with at least as many bytes, and as aligned as what was captured.  It
+                is kept alive until the name is given other memory and replays that use it are past.  Memory
+                that two names share, or that the graph uses otherwise too, is the caller's to order.
+        Raises:
+            TypeError, ValueError: there is no such name, or the memory does not fit; nothing is changed.
+            CudaError: the driver refused; the graph is as before.
+            RuntimeError: another thread uses the graph, or its nodes were changed since these names were
+                given, or other GraphParameters were made of it.
+        """
+        if self.bindings is None:
+            refuse_unmade(self)
+        self.bindings.rebind(self.graph, memory, False)
+
+    def replay(self, **memory: Memory) -> None:
+        """Replays the graph with other memory: rebind, then CUDAGraph.replay.
+
+        Arguments:
+            memory: as of rebind; none replays with what there is.
+        Raises:
+            TypeError, ValueError, CudaError, RuntimeError: as of rebind.
+        """
+        if self.bindings is None:
+            refuse_unmade(self)
+        self.bindings.rebind(self.graph, memory, True)
+
+    def __reduce__(self):
+        refuse_copy(self, "they are of one graph; make others")
+
+
+cdef bint gives_owner(const Access* access, PyObject* owner) noexcept:
+    # For begin_use, whose first is a list of what names are given.
+    for change in <list>access.first:
+        keeper = (<NodeChange>change).keeper
+        if <PyObject*>keeper == owner or (isinstance(keeper, Array) and <PyObject*>(<Array>keeper).base == owner):
+            return True
+    return False
+
+
+cdef list moved_elsewhere(Bindings before, list given, list parameters):
     # Lists the memory that the instance was given there and that is not named here.
     cdef list elsewhere = []
     cdef int index
     for index in range(before.name_count):
         _, address, nbytes, _, _ = parameter = before.parameters[index]
-        if before.names[index].current == before.names[index].address:
+        if given[index] is None:
             continue
-        for name, begin, size, _, _ in parameters:
+        for name, begin, size, _, _ in parameters if before.names[index].current != address else ():
             if (begin, size) != (address, nbytes) and begin < address + nbytes and address < begin + size:
                 raise ValueError(f"{name} is a part of memory in whose place other GraphParameters gave the graph other "
                                  "memory; name all of it, or instantiate the graph anew")
-        if all([begin != address for _, begin, _, _, _ in parameters]):
+        if all([(begin, size) != (address, nbytes) for _, begin, size, _, _ in parameters]):
             elsewhere.append((None, *parameter[1:]))
     return elsewhere
 
@@ -1443,29 +1490,9 @@ cdef uintptr_t* same_place(const BoundWord* word, BoundNode* node) noexcept:
     return <uintptr_t*>(<char*>&node.params + (<char*>word.place - <char*>&word.node.params))
 
 
-cdef uintptr_t* place_of(BoundNode* node, object argument, size_t word) except NULL:
+cdef uintptr_t* word_of(BoundNode* node, object argument, size_t word) except NULL:
     if argument == "dst":
         return &node.params.dst
     if argument == "src":
         return &node.params.src
     return <uintptr_t*>(<char*>node.params.arguments[<size_t>argument] + word)
-
-
-cdef void** copy_arguments(uintptr_t function, void** values) except? NULL:
-    # One block: the pointers, and what they point at.
-    cdef size_t offset = 0, size = 0, count = 0, total = 0, index
-    cdef void** arguments
-    cdef char* place
-    while registry.active().function_parameter(function, count, &offset, &size) == 0:
-        total += (size + 15) & ~<size_t>15
-        count += 1
-    arguments = <void**>calloc(1, (count + 2) * sizeof(void*) + total + 16)
-    if arguments == NULL:
-        raise MemoryError("no host memory for a kernel's arguments")
-    place = <char*>((<uintptr_t>(arguments + count + 1) + 15) & ~<uintptr_t>15)
-    for index in range(count):
-        registry.active().function_parameter(function, index, &offset, &size)
-        arguments[index] = place
-        memcpy(place, values[index], size)
-        place += (size + 15) & ~<size_t>15
-    return arguments

@@ -43,9 +43,10 @@ cdef class CUDAGraph:
     cdef NodePast past               # of an instance: what nodes of the source did before they were changed since
     cdef list pasts                  # weak references to those of its instances; or None
     cdef dict within                 # handles of children in what is instantiated -> the host functions that each calls
-    cdef object bound                # the last Bindings that gave the instance other memory, or None
+    cdef object bound                # the last Bindings of the instance, or None
+    cdef list given                  # what their names were given: by the name's place a NodeChange or None; or None
     cdef dict kernels                # the Kernels among them, by the driver's handle; None until one is looked for
-    cdef dict changes                # handles of nodes, or names of memory -> NodeChange: what they use since then
+    cdef dict changes                # handles of nodes -> NodeChange: what they use since then; or None
     cdef list calls                  # the host functions among them
     cdef list sides                  # the memory among them
     cdef list capture_hooks          # RemovableHandles, before and after; a list of its own once there was one
@@ -66,7 +67,6 @@ cdef class CUDAGraph:
     cdef list note_made(self)
     cdef int take_things(self, list things) except -1
     cdef uintptr_t node_graph(self) except 0
-    cdef dict node_changes(self)
     cdef CUDAGraph make_instance(self, uint64_t flags)
     cdef int make_exec(self) except -1
     cdef int drop_exec(self) except -1
@@ -90,7 +90,7 @@ cdef class CUDAGraph:
     cdef dict own_kernels(self)
     cdef int change_kernel(self, uintptr_t graph, uintptr_t handle, object kernel, object grid, object block, object shared,
                            object args) except -1
-    cdef int note_change(self, NodeChange change, uintptr_t stream) except -1
+    cdef int note_change(self, NodeChange change) except -1
     cdef int keep_change(self, object node, NodeChange change) except -1
     cdef bint finish_change(self, NodeChange change) except -1
     cdef int undo_change(self, object node, NodeChange change) except -1
@@ -105,7 +105,6 @@ cdef class CUDAGraph:
     cdef int launch(self, uintptr_t handle) except -1
     cdef int launch_random(self, uintptr_t handle) except -1
     cdef int refuse_sleeping(self) except -1
-    cdef int refuse_asleep(self, list things) except -1
     cdef int note_stream(self, uintptr_t handle) except -1
     cdef list own_capture_hooks(self)
     cdef list own_replay_hooks(self)

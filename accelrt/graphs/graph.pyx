@@ -22,7 +22,7 @@ from accelrt.errors import ArgumentError, CaptureError
 from accelrt.graphs.hooks import add_hook, run_hooks, run_last_hooks
 from accelrt.graphs.nodes cimport (
     begin_past, calls_within, change_kernel_node, instance_hint, instantiate, instantiate_anew, kernels_in, NodeChange,
-    note_past, read_kernel_node, record_capture, require_made, update_exec,
+    note_past, read_kernel_node, record_capture, refuse_asleep, require_made, update_exec,
 )
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
 from accelrt.kernels.kernel cimport Kernel
@@ -31,7 +31,7 @@ from accelrt.memory.mempool cimport figures_of, MemPool, next_pool, read_pool_id
 from accelrt.runtime.lifetimes cimport (
     BODY, CAPTURE, GRAPH, GRAPH_EXEC, begin_runs, close_capture, dispose, dispose_capture, drain, follow_capture,
     give_back, keep_side, keep_until_passed, mode_name, nodes_of, note_sides, raise_broken,
-    raise_unbegun, Record, record_on, Side, Sleeper, take_back_runs,
+    raise_unbegun, Record, record_on, Side, take_back_runs,
 )
 from accelrt.status cimport CAPTURE_UNSUPPORTED, SLEEPING, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport current_handle, current_of, Stream, stream_of, StreamContext
@@ -160,7 +160,7 @@ cdef class CUDAGraph:
         watch.note_dropped(self.capture)
         if self.uses_others_memory:
             for handle in self.launched_on:
-                keep_until_passed(self.ordinal, handle, (self.kept, self.changes, self.source))
+                keep_until_passed(self.ordinal, handle, (self.kept, self.changes, self.given, self.source))
         if exec_:
             dispose(GRAPH_EXEC, self.ordinal, exec_)
         if graph:
@@ -169,7 +169,7 @@ cdef class CUDAGraph:
             self.drop_pool()
         self.uses_others_memory = False
         self.kept = self.calls = self.sides = self.launched_on = self.random = None
-        self.kernels = self.changes = self.base = self.by_node = self.source = self.bound = None
+        self.kernels = self.changes = self.base = self.by_node = self.source = self.bound = self.given = None
         self.last_stream = UINTPTR_MAX
         self.node_count = 0
         self.busy -= 1
@@ -391,7 +391,7 @@ cdef class CUDAGraph:
 
     cdef int keep(self, list kept) except -1:
         self.take_things(kept)
-        self.changes = self.base = self.by_node = self.source = self.bound = self.within = None
+        self.changes = self.base = self.by_node = self.source = self.bound = self.given = self.within = None
         self.past, self.pasts, self.launched_on, self.last_stream = None, None, None, UINTPTR_MAX
         self.rare = UNREADY * (self.exec_ == 0) | RANDOM * (self.random is not None) | self.rare & (HOOKS | CALLBACKS)
         return 0
@@ -436,18 +436,12 @@ cdef class CUDAGraph:
         if code:
             raise_status(code, "graph_instantiate", ("device", self.ordinal, "flags", flags), instance_hint(code))
         instance.keep(list(self.things()))
-        instance.changes, instance.made_removals = self.node_changes(), self.removals
+        instance.changes, instance.made_removals = None if self.changes is None else dict(self.changes), self.removals
         instance.source, instance.source_generation, instance.source_edits = self, self.generation, self.edits
         instance.by_node = instance.made_nodes = None if self.by_node is None else dict(self.by_node)
         self.pasts, instance.past = begin_past(self.pasts)
         instance.within = calls_within(graph, instance.calls, instance.by_node)
         return instance
-
-    cdef dict node_changes(self):
-        # The changes of the graph's nodes, without the memory that an instance was given anew.
-        if self.changes is None:
-            return None
-        return {key: change for key, change in self.changes.items() if isinstance(key, int)}
 
     cdef uintptr_t node_graph(self) except 0:
         # Whose nodes are named.
@@ -479,7 +473,7 @@ cdef class CUDAGraph:
             if code == 0:
                 if self.exec_:
                     self.drop_exec()
-                self.exec_, self.bound, self.made_removals, self.within = instance, None, self.removals, within
+                self.exec_, self.made_removals, self.within = instance, self.removals, within
                 self.made_nodes = None if self.by_node is None else dict(self.by_node)
                 if things is not None:
                     self.take_things(things)
@@ -504,15 +498,15 @@ cdef class CUDAGraph:
 
     cdef int drop_bound(self) except -1:
         # What was instantiated anew uses the memory of the capture.
-        cdef NodeChange nothing = NodeChange.__new__(NodeChange)
-        cdef list names = [key for key in self.changes or () if isinstance(key, str)]
-        if not names or deferral_for(<PyObject*>self) is not None:
-            return 0
-        nothing.things = []
-        for name in names:
-            for handle in self.launched_on or ():
-                self.let_go(self.changes[name], nothing, handle)
-            del self.changes[name]
+        cdef NodeChange change, nothing = NodeChange.__new__(NodeChange)
+        cdef list given = self.given
+        self.bound = self.given = None
+        if given is not None and deferral_for(<PyObject*>self) is not None:
+            self.kept.append(given)
+        elif given is not None:
+            for change in given:
+                for handle in self.launched_on or ():
+                    self.let_go(change, nothing, handle)
         return 0
 
     cdef void begin_change(self) noexcept:
@@ -652,31 +646,27 @@ cdef class CUDAGraph:
             return 0
         if not watch.is_pool_awake(self.ordinal, self.pool_id[0], self.pool_id[1]):
             raise_status(SLEEPING, "replay", ("pool", (self.pool_id[0], self.pool_id[1]), "device", self.ordinal))
-        self.refuse_asleep(self.kept)
-        for change in (self.changes or {}).values():
+        refuse_asleep(self.kept)
+        for change in [*(self.changes or {}).values(), *(self.given or ())]:
             while change is not None:
-                for things in change.things:
-                    self.refuse_asleep(things)
+                change.refuse_asleep()
                 change = change.before
-        return 0
-
-    cdef int refuse_asleep(self, list things) except -1:
-        for thing in things or ():
-            if isinstance(thing, Sleeper):
-                (<Sleeper>thing).refuse_asleep()
         return 0
 
     cdef int note_stream(self, uintptr_t handle) except -1:
         # The graph may die while a replay is under way on this stream.  Nobody changes it before all of its memory is noted.
         cdef Stream stream
+        cdef NodeChange change
         if self.launched_on is None:
             self.launched_on = {}
         if handle not in self.launched_on:
             self.uses += 1
             try:
                 self.uses_others_memory = note_sides(self.sides, self.ordinal, handle) or self.uses_others_memory
-                for change in (self.changes or {}).values():
-                    self.note_change(change, handle)
+                for change in [*(self.changes or {}).values(), *(self.given or ())]:
+                    while change is not None:
+                        self.uses_others_memory = change.note(self.ordinal, handle) or self.uses_others_memory
+                        change = change.before
                 stream = current_of(self.ordinal)
                 self.launched_on[handle] = None if stream.pooled != NULL else stream
             finally:
@@ -737,8 +727,8 @@ cdef class CUDAGraph:
         return 0
 
     cdef int take_over(self, CUDAGraph other) except -1:
-        cdef object stays = (self.kept, self.changes, self.launched_on)
-        cdef object changes = other.node_changes()
+        cdef object stays = (self.kept, self.changes, self.given, self.launched_on)
+        cdef object changes = None if other.changes is None else dict(other.changes)
         cdef bint shown = self.shown  # which what is instantiated stays
         if self.uses_others_memory:
             for handle in self.launched_on:
@@ -783,7 +773,7 @@ cdef class CUDAGraph:
         heir.exec_, heir.graph, self.exec_, self.graph = self.exec_, self.graph, 0, 0
         heir.ordinal, heir.pool_id[0], heir.pool_id[1] = self.ordinal, self.pool_id[0], self.pool_id[1]
         heir.kept, heir.changes, heir.launched_on = self.kept, self.changes, self.launched_on
-        heir.calls, heir.random, heir.kernels = self.calls, self.random, self.kernels
+        heir.calls, heir.random, heir.kernels, heir.given = self.calls, self.random, self.kernels, self.given
         heir.by_node, heir.base, heir.source = self.by_node, self.base, self.source
         heir.uses_others_memory, self.uses_others_memory = self.uses_others_memory, False
         heir.retains_pool, self.retains_pool = self.retains_pool, False
@@ -938,13 +928,13 @@ cdef class CUDAGraph:
         self.require_unreplayed()
         if self.exec_:
             require_made(self.by_node if source is None else source.by_node, self.made_nodes, handle)
-        self.busy += 1
+        self.begin_change()
         if source is not None:
             count_uses(source, 1)
         try:
             change_kernel_node(graph, self.exec_, handle, self.ordinal, self.capture, self.own_kernels(),
                                self.changes.get(handle), change, &begun, kernel, grid, block, shared, args,
-                               None if source is None else self.past)
+                               None if source is None else self.past, source is None and bool(self.pasts))
             self.keep_change(handle, change)
             left = self.finish_change(change)
         except BaseException:
@@ -952,7 +942,7 @@ cdef class CUDAGraph:
                 self.keep_change(handle, change)
             raise
         finally:
-            self.busy -= 1
+            self.end_change()
             self.edits += 1
             if source is not None:
                 count_uses(source, -1)
@@ -968,30 +958,28 @@ cdef class CUDAGraph:
             self.changes = {}
         return self.kernels
 
-    cdef int note_change(self, NodeChange change, uintptr_t stream) except -1:
-        while change is not None:
-            for things in change.things:
-                self.uses_others_memory = note_sides(things, self.ordinal, stream) or self.uses_others_memory
-            change = change.before
+    cdef int note_change(self, NodeChange change) except -1:
+        # The streams of earlier replays are told: those that come find it known.
+        if self.launched_on is not None:
+            for handle in self.launched_on:
+                self.uses_others_memory = change.note(self.ordinal, handle) or self.uses_others_memory
         return 0
 
     cdef int keep_change(self, object node, NodeChange change) except -1:
-        # What it uses, beside what there was until finish_change.  The streams of earlier replays are told too: those that
-        # come find them known.
+        # What it uses, beside what there was until finish_change.
         change.before, change.serial = self.changes.get(node), self.edits
         self.changes[node] = change
         if change.former is not None:
             note_past(self.pasts, node, change.former)
-        change.former = None
-        for handle in self.launched_on or ():
-            self.note_change(change, handle)
-        return 0
+            change.former = None
+        return self.note_change(change)
 
     cdef bint finish_change(self, NodeChange change) except -1:
         # The driver took it all.  Answers whether something that is kept no more waits for streams.
         cdef bint left = False
-        for handle in self.launched_on or ():
-            left = self.let_go(change.before, change, handle) or left
+        if change.before is not None and self.launched_on is not None:
+            for handle in self.launched_on:
+                left = self.let_go(change.before, change, handle) or left
         change.before = None
         return left
 
@@ -1008,14 +996,17 @@ cdef class CUDAGraph:
     cdef bint let_go(self, NodeChange before, NodeChange after, uintptr_t stream) except -1:
         # What a change used that another takes the place of: allocators of accelrt know that replays use it, and of the rest
         # nothing goes before the stream is past them.
-        cdef list unused = []
+        cdef list unused = None, foreign
         while before is not None:
-            unused += [thing for thing in before.foreign(self.ordinal, stream, after)
-                       if not isinstance(thing, Kernel) or self.kernels.get((<Kernel>thing).handle) is not thing]
+            foreign = before.foreign(self.ordinal, stream, after)
+            if foreign:
+                unused = (unused or []) + [
+                    thing for thing in foreign
+                    if not isinstance(thing, Kernel) or self.kernels.get((<Kernel>thing).handle) is not thing]
             before = before.before
         if unused:
             keep_until_passed(self.ordinal, stream, unused)
-        return len(unused) > 0
+        return bool(unused)
 
     @cython.critical_section
     def edges(self) -> list[tuple[int, int]]:

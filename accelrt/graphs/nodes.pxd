@@ -4,7 +4,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.driver.node_params cimport NodeParams
 from accelrt.kernels.kernel cimport Kernel
-from accelrt.runtime.lifetimes cimport Record
+from accelrt.runtime.lifetimes cimport PoolUse, Record
 
 cdef int instantiate(int ordinal, uintptr_t graph, uint64_t flags, uintptr_t* out_exec) noexcept nogil  # a status code
 # The same; where the graph has one instance at a time, the one before is given back first, and 0 then; NULL is none.
@@ -22,24 +22,33 @@ cdef str type_name(int number)  # of a node: TYPES
 cdef class Handles:          # room for handles that a row writes
     cdef uintptr_t* array
 
-cdef class NodeChange:       # of a kernel node: what it launches now, and what that uses
+cdef class NodeChange:       # of a node, or of memory that a name is given: what a graph uses since then
     cdef Kernel kernel      # None of a node of another kind
     cdef dict roles         # of another kind: role -> list of what it uses
     cdef object launches    # KernelParams, CopyParams or FillParams of an instance's node, whose graph has others
     cdef object former      # those of the graph's node before, until keep_change has them; or None
     cdef list things         # of the kernel, and of each argument: objects, each with its Side, and PoolUses; or None
-    cdef uintptr_t address   # of memory that a name is given: where it begins, and
-    cdef int place           # the name's, among those of the Bindings
+    # Of memory that a name is given, where things is None:
+    cdef object keeper       # what has it,
+    cdef int ordinal         # of the device where that lies, as of a Side,
+    cdef uintptr_t block     # where that begins,
+    cdef PoolUse pool        # the private pool that it is of, or None,
+    cdef bint is_others      # whether it is of no allocator of accelrt, once a stream was told,
+    cdef uintptr_t address   # where it begins,
+    cdef int place           # and the name's, among those of the Bindings
     cdef uint64_t serial     # CUDAGraph.edits when it was made
     cdef NodeChange before   # where the graph refused what its instance took: what the graph's node still uses; or None
 
-    cdef list foreign(self, int device, uintptr_t stream, NodeChange after)
+    cdef bint note(self, int device, uintptr_t stream) except *  # as note_sides
+    cdef int refuse_asleep(self) except -1
+    cdef list foreign(self, int device, uintptr_t stream, NodeChange after)  # or None
 
 
 cdef class NodePast:
     cdef dict params         # handle -> what the node did until it was first changed since the instances were made
     cdef object __weakref__
 
+cdef int refuse_asleep(list things) except -1  # a replay that uses what a Sleeper stands for; None is nothing
 # Weak references to those that instances of a graph have, and the one for an instance that is made now.
 cdef tuple begin_past(list pasts)
 cdef int note_past(list pasts, object node, object former) except -1  # before a node of the graph is changed
@@ -52,6 +61,7 @@ cdef object work_of(uintptr_t graph, uintptr_t node)  # the same of a node of a 
 # Handles of children in a driver's graph -> those of calls that they run; `by_node` as of a CUDAGraph.
 cdef dict calls_within(uintptr_t graph, list calls, dict by_node)
 cdef list list_edge_data(uintptr_t graph)  # (id, id of the node after it, type, port that it is from), in the driver's order
+cdef void** copy_arguments(uintptr_t function, void** values) except? NULL  # a kernel's, in one block to be freed
 cdef bint fits_body(int type_, uintptr_t child) except -1  # whether a body of a condition may hold such a node
 cdef Record recorded()        # of no capture
 cdef dict kernels_in(list kept)  # by the driver's handle
@@ -59,10 +69,10 @@ cdef dict kernels_in(list kept)  # by the driver's handle
 cdef object read_kernel_node(uintptr_t graph, uintptr_t node, dict kernels, NodeChange change)
 # Changes a node of an instance, unless exec_ is 0, and of the graph, unless it is another's, as past says; None leaves
 # what there is.  change is the node's last one, or None; `after` is filled.  Where it raises and out_begun is set,
-# the instance launches the new values nevertheless.
+# the instance launches the new values nevertheless.  tells: other instances are told what the node did.
 cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, uint64_t capture, dict kernels,
                             NodeChange change, NodeChange after, bint* out_begun, object kernel, object grid, object block,
-                            object shared, object arguments, NodePast past) except -1
+                            object shared, object arguments, NodePast past, bint tells) except -1
 
 
 # Graphs of nogil code, for api.pyx.  A graph is named by the address of its record; one that is not, or no longer,

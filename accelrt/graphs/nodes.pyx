@@ -5,7 +5,7 @@ from collections import namedtuple
 from cpython.weakref cimport PyWeakref_NewRef
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from accelrt.allocator.private.routes cimport (
     begin_capture_on, end_capture, expect_idle, hide_replays, release_pool, retain_pool,
@@ -23,11 +23,11 @@ from accelrt.driver.node_params cimport (
 cimport accelrt.driver.registry as registry
 from accelrt.errors import CudaError, NotSupportedError
 from accelrt.kernels.kernel cimport (
-    Dimensions, keep_memory, Kernel, make_kernel, Packed, read_dimensions, read_shared, uses_of,
+    Dimensions, keep_memory, Kernel, make_kernel, Packed, POINTER, read_dimensions, read_shared, uses_of,
 )
 from accelrt.runtime.lifetimes cimport (
     GRAPH, GRAPH_EXEC, dispose_capture, drain_too, end_capture as end_on_driver, end_capture_again, find_call,
-    follow_capture, give_back, note_sides, open_capture, Record, Side,
+    follow_capture, give_back, note_side, note_sides, open_capture, Record, Side, Sleeper,
 )
 from accelrt.status cimport (
     FORKED, GRAPH_UPDATE_FAILURE, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, NO_HOST_MEMORY, SLEEPING,
@@ -290,7 +290,23 @@ def list_nodes(uintptr_t graph, owner: CUDAGraph | None = None) -> list[GraphNod
 # stub: class NodeChange:
 @cython.freelist(16)
 cdef class NodeChange:
-    """The launch of a kernel node since it was changed, and what that uses."""
+    """The work of a node since it was changed, or the memory that a name was given, and what either uses."""
+
+    cdef bint note(self, int device, uintptr_t stream) except *:
+        cdef bint others = False
+        if self.things is None:
+            self.is_others = note_side(self.ordinal, self.block, device, stream)
+            return self.is_others
+        for things in self.things:
+            others = note_sides(things, device, stream) or others
+        return others
+
+    cdef int refuse_asleep(self) except -1:
+        if self.pool is not None:
+            self.pool.refuse_asleep()
+        for things in self.things or ():
+            refuse_asleep(things)
+        return 0
 
     cdef list foreign(self, int device, uintptr_t stream, NodeChange after):
         # Returns what has to live until a stream is past its replays once this change gives way to another: functions,
@@ -298,6 +314,8 @@ cdef class NodeChange:
         cdef list leftover = [], things
         cdef Py_ssize_t index
         cdef bint is_leftover
+        if self.things is None:
+            return [self.keeper] if self.is_others and after.keeper is not self.keeper else None
         for things in self.things:
             for index in range(len(things) if things else 0):
                 if isinstance(things[index], Side):
@@ -311,6 +329,13 @@ cdef class NodeChange:
             stays = {id(thing) for things in after.things if things for thing in things}
             leftover = [thing for thing in leftover if id(thing) not in stays]
         return leftover
+
+
+cdef int refuse_asleep(list things) except -1:
+    for thing in things or ():
+        if isinstance(thing, Sleeper):
+            (<Sleeper>thing).refuse_asleep()
+    return 0
 
 
 cdef Record record_capture(
@@ -416,18 +441,57 @@ cdef tuple read_arguments(uintptr_t function, const void** values):
     return tuple(arguments) if code == INVALID_VALUE else None
 
 
+def argument_kinds(given: Kernel | None, int count) -> list[str]:
+    """Of each argument "reads" or "writes" where it is a pointer by the kernel's signature, "value", or "unknown"."""
+    cdef list kinds = ["unknown"] * count
+    cdef Kernel kernel = given
+    cdef int index
+    for index in range(count if kernel is not None and kernel.takes.has_signature else 0):
+        kinds[index] = "value" if kernel.takes.each[index].kind != POINTER else (
+            "writes" if kernel.takes.each[index].writes else "reads")
+    return kinds
+
+
+cdef void** copy_arguments(uintptr_t function, void** values) except? NULL:
+    # One block: the pointers, and what they point at.
+    cdef size_t offset = 0, size = 0, count = 0, total = 0, index
+    cdef void** arguments
+    cdef char* place
+    while registry.active().function_parameter(function, count, &offset, &size) == 0:
+        total += (size + 15) & ~<size_t>15
+        count += 1
+    arguments = <void**>calloc(1, (count + 2) * sizeof(void*) + total + 16)
+    if arguments == NULL:
+        raise MemoryError("no host memory for a kernel's arguments")
+    place = <char*>((<uintptr_t>(arguments + count + 1) + 15) & ~<uintptr_t>15)
+    for index in range(count):
+        registry.active().function_parameter(function, index, &offset, &size)
+        arguments[index] = place
+        memcpy(place, values[index], size)
+        place += (size + 15) & ~<size_t>15
+    return arguments
+
+
 cdef object read_kernel_node(uintptr_t graph, uintptr_t node, dict kernels, NodeChange change):
     cdef NodeParams params
-    cdef Kernel kernel
+    read_launch(graph, node, &params)
+    return launch_of(&params, kernels, change)
+
+
+cdef int read_launch(uintptr_t graph, uintptr_t node, NodeParams* params) except -1:
     cdef int code
     with nogil:
-        code = registry.active().graph_node_params(graph, node, &params)
+        code = registry.active().graph_node_params(graph, node, params)
     if params.type != NODE_KERNEL and code in (0, NOT_SUPPORTED):
         code = INVALID_VALUE
     if code:
         raise_status(code, "graph_node_params", ("graph", graph, "node", node),
                      "it is no kernel node of this graph" if code == INVALID_VALUE else "")
-    kernel = kernel_of(params.function, kernels, change)
+    return 0
+
+
+cdef object launch_of(const NodeParams* params, dict kernels, NodeChange change):
+    cdef Kernel kernel = kernel_of(params.function, kernels, change)
     return KernelParams(
         kernel, "" if kernel is None else kernel.name, params.function, (params.grid[0], params.grid[1], params.grid[2]),
         (params.block[0], params.block[1], params.block[2]), params.shared_bytes,
@@ -455,37 +519,50 @@ cdef tuple addresses_in(arguments):
 
 cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, uint64_t capture, dict kernels,
                             NodeChange change, NodeChange after, bint* out_begun, object kernel, object grid, object block,
-                            object shared, object arguments, NodePast past) except -1:
-    cdef object now = read_kernel_node(graph, node, kernels, change)
-    cdef object before = now if past is None else params_of_instance(change, past, node) or now
-    cdef Kernel to = kernel if kernel is not None else before.kernel
+                            object shared, object arguments, NodePast past, bint tells) except -1:
+    # before: what the node launched, which takes longer to tell than to change and is not always asked for.
+    cdef object before = None if past is None else params_of_instance(change, past, node)
+    cdef tuple new_arguments = None if arguments is None else tuple(arguments)
+    cdef bint watched = watch.detects_races()
+    cdef Kernel to = kernel
+    cdef NodeParams params
     cdef Dimensions size
-    cdef tuple new_arguments
     out_begun[0] = False
-    after.former = now
-    read_dimensions(before.grid if grid is None else grid, "grid", size.grid)
-    read_dimensions(before.block if block is None else block, "block", size.block)
-    size.shared = read_shared(before.shared if shared is None else shared)
-    if arguments is None:
-        arguments = before.arguments
-    if arguments is None:
-        raise NotSupportedError("this driver does not tell a kernel's arguments (CUDA 12.4 does); pass args")
+    read_launch(graph, node, &params)
+    size.grid, size.block, size.shared = params.grid, params.block, params.shared_bytes
+    if before is not None:
+        read_dimensions(before.grid, "grid", size.grid)
+        read_dimensions(before.block, "block", size.block)
+        size.shared = read_shared(before.shared)
+    elif tells or watched or new_arguments is None or any([isinstance(each, bytes) for each in new_arguments]):
+        before = launch_of(&params, kernels, change)
+    if tells:
+        after.former = before
+    if grid is not None:
+        read_dimensions(grid, "grid", size.grid)
+    if block is not None:
+        read_dimensions(block, "block", size.block)
+    if shared is not None:
+        size.shared = read_shared(shared)
+    if new_arguments is None:
+        if before.arguments is None:
+            raise NotSupportedError("this driver does not tell a kernel's arguments (CUDA 12.4 does); pass args")
+        new_arguments = before.arguments
+    if to is None:
+        to = kernel_of(params.function, kernels, change) if before is None else before.kernel
     if to is None:  # of another library
-        to = make_kernel(None, before.function, ordinal, f"function {before.function:#x}", None)
+        function = params.function if before is None else before.function
+        to = make_kernel(None, function, ordinal, f"function {function:#x}", None)
     if to.device_index != ordinal:
         raise ValueError(f"kernel {to.name!r} is on device {to.device_index}, the graph on {ordinal}")
-    new_arguments = tuple(arguments)
-    gather_uses(after, to, new_arguments, change, before.arguments)
-    if exec_:  # which may refuse what the graph takes
-        to.change_node(graph, exec_, node, &size, new_arguments)
-        out_begun[0] = True
+    gather_uses(after, to, new_arguments, change, None if before is None else before.arguments)
+    to.change_node(graph, exec_, past is None, node, &size, new_arguments, out_begun)
+    out_begun[0] = exec_ != 0
     if past is not None:  # of others' graph, which stays as it is
         after.launches = KernelParams(to, to.name, to.handle, (size.grid[0], size.grid[1], size.grid[2]),
                                       (size.block[0], size.block[1], size.block[2]), size.shared,
                                       as_bytes(to, new_arguments))
-    else:
-        to.change_node(graph, 0, node, &size, new_arguments)
-    if watch.detects_races():
+    if watched:
         watch.note_changed(capture, (before.name, addresses_in(before.arguments)),
                            (to.name, addresses_in(new_arguments), tuple(uses_of(to.takes, new_arguments))))
     return 0

@@ -54,10 +54,11 @@ cdef int keep_where_captured(int device, uintptr_t stream, object owner) except 
 # Keeps what uses memory of an object, with what record_on answered: once an object, and never for memory of the capture's
 # own pool.  ordinal is -1 for host memory; keeper is what has to be kept rather than source, which it holds, or None.
 cdef int keep_side_slow(Record record, object source, object keeper, int ordinal, uintptr_t address) except -1
-# The same for memory that a node comes to use outside a capture: the list of what keeps it, its Side last.
-cdef list keep_alone(object keeper, int ordinal, uintptr_t address)
-# Tells the allocators that a stream uses the memory of the Sides among what a graph's nodes use; True where some of it
-# belongs to no allocator of accelrt.  None is nothing.
+cdef int side_ordinal(int ordinal, uintptr_t address) noexcept  # a Side's; ordinal is -1 of host memory
+cdef PoolUse pool_of(int ordinal, uintptr_t address)  # the private pool that the memory is of, or None
+# Tells the allocators that a stream uses memory of a Side's ordinal; 1 where it belongs to no allocator of accelrt.
+cdef int note_side(int ordinal, uintptr_t address, int device, uintptr_t stream) except -1
+# The same of the Sides among what a graph's nodes use; None is nothing.
 cdef bint note_sides(list things, int device, uintptr_t stream) except *
 cdef str mode_name(int mode)
 # What begin_capture_on answered after call began a capture of the stream.

@@ -10,7 +10,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset, strdup
 
 from accelrt import errors
-from accelrt.allocator.heaps cimport trust_stream
+from accelrt.allocator.heaps cimport Heap, heap_at, trust_stream
 from accelrt.allocator.pinned.cache cimport (
     is_cached_pinned, PinnedStats, read_pinned_stats, record_deferred_pinned, release_pinned, tidy_pinned, use_pinned_on,
 )
@@ -200,77 +200,73 @@ cdef int note_source(Record record, uintptr_t source) except -1:
 @cython.critical_section
 cdef int keep_side_slow(Record record, object source, object keeper, int ordinal, uintptr_t address) except -1:
     cdef uintptr_t key = <uintptr_t><void*>source
-    cdef uint64_t[2] pool
-    cdef bint private = False
+    cdef PoolUse use
+    cdef Side side
     if map_find(&record.sources, key) != NULL:
         return 1
-    if ordinal >= 0:
-        with nogil:
-            private = in_private(ordinal, address, pool)
-    if private:
-        note_pool(record, ordinal, pool[0], pool[1])
-        if pool[0] == record.pool[0] and pool[1] == record.pool[1] and ordinal == record.ordinal:
+    use = pool_of(ordinal, address)
+    if use is not None:
+        note_pool(record, use)
+        if use.id[0] == record.pool[0] and use.id[1] == record.pool[1] and ordinal == record.ordinal:
             return 0  # it stays the graph's, which may use it for several things one after the other
     record.kept.append(source if keeper is None else keeper)
     note_source(record, key)
-    record.kept.append(side_at(ordinal, address))
+    side = Side.__new__(Side)
+    side.ordinal, side.address = side_ordinal(ordinal, address), address
+    record.kept.append(side)
     return 1
 
 
-cdef Side side_at(int ordinal, uintptr_t address):
-    cdef Side side = Side.__new__(Side)
-    side.ordinal = ordinal if ordinal >= 0 else PINNED if is_cached_pinned(address) else OTHER_HOST
-    side.address = address
-    return side
+cdef int side_ordinal(int ordinal, uintptr_t address) noexcept:
+    return ordinal if ordinal >= 0 else PINNED if is_cached_pinned(address) else OTHER_HOST
 
 
-cdef PoolUse use_of_pool(int ordinal, uint64_t first, uint64_t second):
-    cdef PoolUse use = PoolUse.__new__(PoolUse)
-    use.ordinal, use.id[0], use.id[1] = ordinal, first, second
-    return use
+cdef PoolUse pool_of(int ordinal, uintptr_t address):
+    # Most memory is no private pool's, which is seen without a lock.
+    cdef const Heap* heap = heap_at(address) if ordinal >= 0 else NULL
+    cdef PoolUse use
+    cdef bint private
+    if heap == NULL or heap.owner == NULL:
+        return None
+    use = PoolUse.__new__(PoolUse)
+    use.ordinal = ordinal
+    with nogil:
+        private = in_private(ordinal, address, use.id)
+    return use if private else None
 
 
-cdef list keep_alone(object keeper, int ordinal, uintptr_t address):
-    cdef uint64_t[2] pool
-    cdef bint private = False
-    if ordinal >= 0:
-        with nogil:
-            private = in_private(ordinal, address, pool)
-    uses = [use_of_pool(ordinal, pool[0], pool[1])] if private else []
-    return [*uses, keeper, side_at(ordinal, address)]
-
-
-cdef int note_pool(Record record, int ordinal, uint64_t first, uint64_t second) except -1:
+cdef int note_pool(Record record, PoolUse use) except -1:
     # Notes each pool once.
-    name = (ordinal, first, second)
+    name = (use.ordinal, use.id[0], use.id[1])
     if record.pools is None:
         record.pools = set()
     if name not in record.pools:
-        record.kept.append(use_of_pool(ordinal, first, second))
+        record.kept.append(use)
         record.pools.add(name)
     return 0
 
 
+cdef int note_side(int ordinal, uintptr_t address, int device, uintptr_t stream) except -1:
+    cdef int code = NOT_ALLOCATED
+    if ordinal == PINNED:
+        code = use_pinned_on(address, device, stream)  # a spin lock, held for bookkeeping alone
+    elif ordinal >= 0:  # most uses are known, which is seen without a wait
+        code = try_use_across(ordinal, address, device, stream)
+        if code == NOT_READY:
+            with nogil:
+                code = use_across(ordinal, address, device, stream)
+    if code == 0:
+        watch.note_use_on(address, device, stream)
+    if code == NO_HOST_MEMORY:
+        raise_status(code, "record_stream", ("ptr", address, "stream", stream))
+    return code != 0
+
+
 cdef bint note_sides(list things, int device, uintptr_t stream) except *:
     cdef bint others = False
-    cdef Side side
-    cdef int code
     for thing in things or ():
-        if not isinstance(thing, Side):
-            continue
-        side, code = thing, NOT_ALLOCATED
-        if side.ordinal == PINNED:
-            code = use_pinned_on(side.address, device, stream)  # a spin lock, held for bookkeeping alone
-        elif side.ordinal >= 0:  # most uses are known, which is seen without a wait
-            code = try_use_across(side.ordinal, side.address, device, stream)
-            if code == NOT_READY:
-                with nogil:
-                    code = use_across(side.ordinal, side.address, device, stream)
-        if code == 0:
-            watch.note_use_on(side.address, device, stream)
-        if code == NO_HOST_MEMORY:
-            raise_status(code, "record_stream", ("ptr", side.address, "stream", stream))
-        others = others or code != 0
+        if isinstance(thing, Side):
+            others = note_side((<Side>thing).ordinal, (<Side>thing).address, device, stream) or others
     return others
 
 

@@ -343,6 +343,26 @@ def copied(y, x):
     return captured(lambda: accelrt.copy(y, x, blocking=False))
 
 
+def test_what_was_given_in_its_own_place_is_kept_under_other_names(image):
+    """Memory that lies where what was captured lay, as after a free and an allocation."""
+    number = number_of(image)
+    x, z = accelrt.zeros(COUNT, "u4"), buffer()
+    graph = captured(lambda: (number[4, 64](x, 5), number[4, 64](z, 6)))
+    arguments = accelrt.GraphParameters(graph, x=x)
+    here = x[:]
+    watched = weakref.ref(here)
+    arguments.rebind(x=here)
+    del here
+    accelrt.GraphParameters(graph, z=z).replay(z=buffer())
+    gc.collect()
+    assert watched() is not None
+    again = accelrt.GraphParameters(graph, x=x)
+    again.replay(x=buffer())
+    gc.collect()
+    assert watched() is None
+    graph.reset()
+
+
 @pytest.mark.host
 @in_own_process
 def test_what_the_instance_has_is_kept_where_the_driver_refuses_other_memory():

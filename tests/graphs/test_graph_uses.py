@@ -1,5 +1,8 @@
 """A CUDAGraph that one thread uses while another changes it: refused, and nothing of the driver's is lost."""
 
+import ctypes
+from functools import partial
+
 import pytest
 from beside import on_a_thread, park
 from child import in_own_process, wrap_host
@@ -63,6 +66,44 @@ def test_what_another_thread_uses_is_not_changed():
     after = host.live_objects()
     assert after["execs"] == before["execs"]
     assert after["graphs"] <= before["graphs"]
+
+
+@in_own_process
+def test_a_replay_beside_a_change_of_its_instance_is_refused():
+    # The driver's graphs may not be used by two threads at once.
+    faults = wrap_host()
+
+    x, y, z = (accelrt.zeros(64, "u1") for _ in range(3))
+    definition = accelrt.GraphDefinition()
+    node = definition.fill(x, 1)
+    graph = definition.instantiate()
+    arguments = accelrt.GraphParameters(graph, x=x)
+    graph.replay()
+    for change, row in (
+        (lambda: arguments.rebind(x=y), "graph_node_set"),
+        (lambda: node.update(instance=graph, dst=z), "graph_node_set"),
+        (lambda: node.set_enabled(graph, False), "graph_node_enable"),
+        (lambda: node.set_enabled(graph, True), "graph_node_enable"),
+    ):
+        assert beside(faults, row, change, graph.replay).startswith(CHANGED), row
+        graph.replay()
+    assert [int(each.numpy().any()) for each in (x, y, z)] == [1, 1, 1]
+
+
+@in_own_process
+def test_a_replay_beside_a_change_of_its_kernel_is_refused():
+    faults = wrap_host()
+
+    kernel = accelrt.host_kernel(ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p).value, ["char*"])
+    x, y = (accelrt.zeros(64, "u1") for _ in range(2))
+    graph = accelrt.CUDAGraph(keep_graph=True)
+    with accelrt.graph(graph):
+        kernel[1, 1](x)
+    graph.replay()
+    (node,) = graph.nodes()
+    change = partial(graph.set_kernel_node_params, node, args=(y,))
+    assert beside(faults, "graph_node_set", change, graph.replay).startswith(CHANGED)
+    graph.replay()
 
 
 def test_memory_of_a_users_pool_is_kept_as_other_memory_is():
