@@ -35,7 +35,7 @@ from accelrt.runtime.lifetimes cimport (
     GRAPH, GRAPH_EXEC, dispose, drain, find_call, function_of, keep_side, node_call, nodes_of, pool_of, Record, Side,
     side_ordinal,
 )
-from accelrt.status cimport ILLEGAL_STATE, INVALID_VALUE, NOT_SUPPORTED, raise_status, refuse_copy, refuse_unmade
+from accelrt.status cimport ILLEGAL_STATE, INVALID_VALUE, NOT_SUPPORTED, raise_status, refuse_copy
 from accelrt.streams.stream cimport current_handle, current_of, Event, Stream
 from accelrt.runtime.access cimport Access, begin_use, end_use, end_use_of
 cimport accelrt.runtime.access as watch
@@ -1254,8 +1254,8 @@ cdef class Bindings:
             params.arguments = copy_arguments(params.function, params.arguments)
         return 0
 
-    cdef int rebind(self, CUDAGraph graph, dict memory, bint replays) except -1:
-        # Gives the instance, whose memory these name, other memory under some names, and replays it in the same turn.
+    def rebind(self, CUDAGraph graph not None, memory: dict[str, object], bint replays=False) -> None:
+        """Gives the instance, whose memory these name, other memory under some names, and replays it in the same turn."""
         self.turn.take(True, -1)
         try:
             if memory or not replays:
@@ -1265,7 +1265,6 @@ cdef class Bindings:
                     graph.replay_slow(current_handle(graph.ordinal))
         finally:
             self.turn.give_back()
-        return 0
 
     cdef bint knows(self, CUDAGraph graph, CUDAGraph source) noexcept:
         # Whether the instance's nodes are those that were looked at.
@@ -1411,50 +1410,6 @@ cdef class Bindings:
                 out_done[0] = index
                 break
         return code
-
-
-# stub: class BoundGraph:
-cdef class BoundGraph:
-    """A graph, and the Bindings of its instance: what GraphParameters stand on.  A call costs less than one of Python's."""
-
-    cdef CUDAGraph graph
-    cdef Bindings bindings
-
-    def _bind(self, CUDAGraph graph not None, Bindings bindings not None) -> None:
-        """Sets both."""
-        self.graph, self.bindings = graph, bindings
-
-    def rebind(self, **memory: Memory) -> None:
-        """Has later replays use other memory under some of the names (cuGraphExecKernelNodeSetParams and its kin).
-
-        Arguments:
-            memory: of the same device, with at least as many bytes, and as aligned as what was captured.  It
-                is kept alive until the name is given other memory and replays that use it are past.  Memory
-                that two names share, or that the graph uses otherwise too, is the caller's to order.
-        Raises:
-            TypeError, ValueError: there is no such name, or the memory does not fit; nothing is changed.
-            CudaError: the driver refused; the graph is as before.
-            RuntimeError: another thread uses the graph, or its nodes were changed since these names were
-                given, or other GraphParameters were made of it.
-        """
-        if self.bindings is None:
-            refuse_unmade(self)
-        self.bindings.rebind(self.graph, memory, False)
-
-    def replay(self, **memory: Memory) -> None:
-        """Replays the graph with other memory: rebind, then CUDAGraph.replay.
-
-        Arguments:
-            memory: as of rebind; none replays with what there is.
-        Raises:
-            TypeError, ValueError, CudaError, RuntimeError: as of rebind.
-        """
-        if self.bindings is None:
-            refuse_unmade(self)
-        self.bindings.rebind(self.graph, memory, True)
-
-    def __reduce__(self):
-        refuse_copy(self, "they are of one graph; make others")
 
 
 cdef bint gives_owner(const Access* access, PyObject* owner) noexcept:

@@ -17,8 +17,8 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from accelrt.arrays.array cimport (
-    Array, Buffer, check_live, DEVICE_BUFFER, find_bounds, is_held, load_live, load_ptr, PinnedBuffer, raise_freed,
-    raise_lost, still_has,
+    Array, Buffer, check_live, DEVICE_BUFFER, find_bounds, is_held, load_ptr, PinnedBuffer, raise_freed, raise_lost,
+    still_has,
 )
 from accelrt.arrays.copy cimport (
     follow_producer, is_asynchronous, keep, note_use, Operand, read_array, read_interface, read_operand, uses_owner,
@@ -361,7 +361,7 @@ cdef object put_slow(Parameters parameters, Py_ssize_t index, object argument, P
     cdef char* out = <char*>&packed.values[index]
     packed.pointers[index] = out
     if isinstance(argument, Buffer):
-        if not load_live(&(<Buffer>argument).live) or (<Buffer>argument).device_index != parameters.device_index or (
+        if not is_held(<PyObject*>argument) or (<Buffer>argument).device_index != parameters.device_index or (
                 not takes_pointer(parameter)):
             refuse_buffer(parameters, parameter, index, <Buffer>argument)
         packed.shared |= (<Buffer>argument).stream.handle != stream
@@ -944,9 +944,8 @@ cdef class Kernel:
                 out_begun[0], exec_ = exec_ != 0, 0
                 code = registry.active().graph_node_set(self.device_index, graph, 0, node, &params)
         if code:
-            raise_status(code, "graph_node_set", (
-                "graph_exec", exec_, "node", node, "kernel", self.name, "grid", triple(size.grid), "block",
-                triple(size.block), "shared", size.shared), explain(self, code, size))
+            raise_status(code, "graph_node_set", ("graph_exec", exec_, "node", node, "kernel", self.name, "grid",
+                         triple(size.grid), "block", triple(size.block), "shared", size.shared), explain(self, code, size))
         return 0
 
     @cython.critical_section
