@@ -321,6 +321,7 @@ cdef class Hold:
         self.owes_free = False
         self.why = ""
 
+    @cython.critical_section
     def take(self, str why not None) -> object:
         """Takes the handle out, or answers None; whoever gets it frees it, once nobody is inside."""
         handle = self.handle
@@ -334,10 +335,12 @@ cdef class Hold:
     def free(self, function: Callable[[], object]) -> None:
         """Calls a function that frees the handle which was taken: now, or where a thread is inside, as the last one
         leaves.  It is called once: who was interrupted may ask for it again."""
-        if self.inside:
-            self.late = function
-        elif self.owes_free:
-            self.owes_free = False
+        with cython.critical_section(self):
+            if self.inside:
+                self.late = function
+            owed = self.owes_free and not self.inside
+            self.owes_free = self.owes_free and not owed
+        if owed:
             function()
 
     def refuse(self) -> NcclError:
@@ -345,6 +348,7 @@ cdef class Hold:
         text = f"the communicator cannot be used: {ended or self.why}; make another one"
         return NcclError(text, INVALID_USAGE, "INVALID_USAGE", "check")
 
+    @cython.critical_section
     cdef object enter(self):
         if self.handle is None or ended is not None:
             raise self.refuse()
@@ -354,14 +358,14 @@ cdef class Hold:
 
     cdef int leave(self) except -1:
         thread = PyThread_get_thread_ident()
-        cdef long calls = self.inside[thread] - 1
-        if calls:
-            self.inside[thread] = calls
-            return 0
-        del self.inside[thread]
-        function = self.late
-        if function is not None and not self.inside:
-            self.late = None
+        with cython.critical_section(self):
+            self.inside[thread] -= 1
+            if not self.inside[thread]:
+                del self.inside[thread]
+            function = None if self.inside else self.late
+            if function is not None:
+                self.late = None
+        if function is not None:
             try:
                 self.free(function)
             except BaseException:

@@ -1,5 +1,7 @@
 """A resource of addresses that nobody uses, which counts what is taken of it."""
 
+import threading
+
 from accelrt import resources
 
 
@@ -11,14 +13,17 @@ class Counting(resources.Resource):
         self.next = 1 << 20
         self.room = room
         self.live = {}
+        self.lock = threading.RLock()
 
     def take(self, nbytes, stream):
-        if sum(self.live.values()) + nbytes > self.room:
-            raise MemoryError(f"{self.room} bytes are not enough")
-        address = self.next
-        self.next += nbytes
-        self.live[address] = nbytes
+        with self.lock:
+            if sum(self.live.values()) + nbytes > self.room:
+                raise MemoryError(f"{self.room} bytes are not enough")
+            address = self.next
+            self.next += nbytes
+            self.live[address] = nbytes
         return address
 
     def give_back(self, address, nbytes, stream):
-        assert self.live.pop(address) == nbytes
+        with self.lock:
+            assert self.live.pop(address) == nbytes

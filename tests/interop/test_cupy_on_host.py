@@ -13,6 +13,7 @@ from beside import on_a_thread
 import accelrt
 from accelrt.interop import cupy as interop
 from accelrt.interop import cupy_memory, peers
+from accelrt.testing.interleavings import HAS_GIL
 
 pytestmark = pytest.mark.host
 MIB = 1 << 20
@@ -67,6 +68,7 @@ def test_memory_that_is_dropped_under_another_stream_waits_for_that_one(cupy, he
         assert busy.ptr != address
 
 
+@pytest.mark.skipif(not HAS_GIL, reason="without a GIL an object dies on the thread that made it")
 def test_memory_that_another_thread_drops_waits_for_that_threads_stream(cupy, held):
     with cupy.cuda.Stream(accelrt.Stream()) as own:
         pointers = [cupy.cuda.alloc(MIB)]
