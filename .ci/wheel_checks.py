@@ -50,7 +50,9 @@ def contents(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         files = {entry.filename: entry.file_size for entry in archive.infolist()}
     size, installed = path.stat().st_size / 1e6, sum(files.values()) / 1e6
-    demand(size <= WHEEL_MB, f"{size:.2f} MB, of at most {WHEEL_MB:g}")
+    # Without a GIL counting references takes more code.
+    most = WHEEL_MB + 0.05 if re.search(r"-cp\d+t-", path.name) else WHEEL_MB
+    demand(size <= most, f"{size:.2f} MB, of at most {most:g}")
     demand(installed <= INSTALLED_MB, f"{installed:.2f} MB installed, of at most {INSTALLED_MB:g}")
     pxd = {name for name in files if name.endswith(".pxd")}
     demand(pxd == DECLARATIONS, f"declarations for Cython: {', '.join(sorted(pxd))}")
