@@ -1166,12 +1166,12 @@ cdef class Bindings:
             self.places = {parameter[0]: index for index, parameter in enumerate(parameters)}
             self.parameters = list(parameters)
             if graph.bound is not None:
-                self.parameters += moved_elsewhere(graph.bound, graph.given, self.parameters)
+                self.parameters += moved_elsewhere(graph.bound, graph.rebinds, self.parameters)
             self.allot(self.parameters)
-            given = [None] * self.name_count
+            rebinds = [None] * self.name_count
             if graph.bound is not None:
-                self.take_over(graph.bound, graph.given, given)
-            graph.bound, graph.given = self, given
+                self.take_over(graph.bound, graph.rebinds, rebinds)
+            graph.bound, graph.rebinds = self, rebinds
 
     def __dealloc__(self):
         cdef int index
@@ -1217,7 +1217,7 @@ cdef class Bindings:
                 index += 1
         return 0
 
-    cdef int take_over(self, Bindings before, list given_before, list given) except -1:
+    cdef int take_over(self, Bindings before, list rebinds_before, list rebinds) except -1:
         # The memory that the instance was given under the names of others.
         cdef const BoundWord* word
         cdef const BoundName* moved
@@ -1233,7 +1233,7 @@ cdef class Bindings:
                     same_place(word, node)[0] = word.place[0]
             for index in range(self.name_count):
                 if moved.address == self.names[index].address and moved.nbytes == self.names[index].nbytes:
-                    self.names[index].current, given[index] = moved.current, given_before[place]
+                    self.names[index].current, rebinds[index] = moved.current, rebinds_before[place]
         return 0
 
     cdef BoundNode* find(self, uintptr_t node) noexcept:
@@ -1309,7 +1309,7 @@ cdef class Bindings:
         cdef Operand side
         cdef NodeChange change
         cdef BoundName* bound
-        cdef list given = graph.given
+        cdef list rebinds = graph.rebinds
         cdef bint left = False
         try:
             for change in changes:
@@ -1317,13 +1317,13 @@ cdef class Bindings:
                 name = (<tuple>self.parameters[change.place])[0]
                 look_again(&side, change.keeper, name)  # as when it was read
                 watch.refuse_sleeping(side.address, name)
-                change.before, given[change.place] = given[change.place], change
+                change.before, rebinds[change.place] = rebinds[change.place], change
                 graph.note_change(change)
             self.change(graph, changes)
         except BaseException:
             for change in changes:
-                if given[change.place] is change:
-                    given[change.place] = change.before
+                if rebinds[change.place] is change:
+                    rebinds[change.place] = change.before
             raise
         for change in changes:
             bound = &self.names[change.place]
@@ -1421,13 +1421,13 @@ cdef bint gives_owner(const Access* access, PyObject* owner) noexcept:
     return False
 
 
-cdef list moved_elsewhere(Bindings before, list given, list parameters):
+cdef list moved_elsewhere(Bindings before, list rebinds, list parameters):
     # Lists the memory that the instance was given there and that is not named here.
     cdef list elsewhere = []
     cdef int index
     for index in range(before.name_count):
         _, address, nbytes, _, _ = parameter = before.parameters[index]
-        if given[index] is None:
+        if rebinds[index] is None:
             continue
         for name, begin, size, _, _ in parameters if before.names[index].current != address else ():
             if (begin, size) != (address, nbytes) and begin < address + nbytes and address < begin + size:

@@ -44,7 +44,7 @@ cdef class CUDAGraph:
     cdef list pasts                  # weak references to those of its instances; or None
     cdef dict within                 # handles of children in what is instantiated -> the host functions that each calls
     cdef object bound                # the last Bindings of the instance, or None
-    cdef list given                  # what their names were given: by the name's place a NodeChange or None; or None
+    cdef list rebinds                # what their names were given: by the name's place a NodeChange or None; or None
     cdef dict kernels                # the Kernels among them, by the driver's handle; None until one is looked for
     cdef dict changes                # handles of nodes -> NodeChange: what they use since then; or None
     cdef list calls                  # the host functions among them

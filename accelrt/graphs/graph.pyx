@@ -160,7 +160,7 @@ cdef class CUDAGraph:
         watch.note_dropped(self.capture)
         if self.uses_others_memory:
             for handle in self.launched_on:
-                keep_until_passed(self.ordinal, handle, (self.kept, self.changes, self.given, self.source))
+                keep_until_passed(self.ordinal, handle, (self.kept, self.changes, self.rebinds, self.source))
         if exec_:
             dispose(GRAPH_EXEC, self.ordinal, exec_)
         if graph:
@@ -169,7 +169,7 @@ cdef class CUDAGraph:
             self.drop_pool()
         self.uses_others_memory = False
         self.kept = self.calls = self.sides = self.launched_on = self.random = None
-        self.kernels = self.changes = self.base = self.by_node = self.source = self.bound = self.given = None
+        self.kernels = self.changes = self.base = self.by_node = self.source = self.bound = self.rebinds = None
         self.last_stream = UINTPTR_MAX
         self.node_count = 0
         self.busy -= 1
@@ -391,7 +391,7 @@ cdef class CUDAGraph:
 
     cdef int keep(self, list kept) except -1:
         self.take_things(kept)
-        self.changes = self.base = self.by_node = self.source = self.bound = self.given = self.within = None
+        self.changes = self.base = self.by_node = self.source = self.bound = self.rebinds = self.within = None
         self.past, self.pasts, self.launched_on, self.last_stream = None, None, None, UINTPTR_MAX
         self.rare = UNREADY * (self.exec_ == 0) | RANDOM * (self.random is not None) | self.rare & (HOOKS | CALLBACKS)
         return 0
@@ -499,12 +499,12 @@ cdef class CUDAGraph:
     cdef int drop_bound(self) except -1:
         # What was instantiated anew uses the memory of the capture.
         cdef NodeChange change, nothing = NodeChange.__new__(NodeChange)
-        cdef list given = self.given
-        self.bound = self.given = None
-        if given is not None and deferral_for(<PyObject*>self) is not None:
-            self.kept.append(given)
-        elif given is not None:
-            for change in given:
+        cdef list rebinds = self.rebinds
+        self.bound = self.rebinds = None
+        if rebinds is not None and deferral_for(<PyObject*>self) is not None:
+            self.kept.append(rebinds)
+        elif rebinds is not None:
+            for change in rebinds:
                 for handle in self.launched_on or ():
                     self.let_go(change, nothing, handle)
         return 0
@@ -647,7 +647,7 @@ cdef class CUDAGraph:
         if not watch.is_pool_awake(self.ordinal, self.pool_id[0], self.pool_id[1]):
             raise_status(SLEEPING, "replay", ("pool", (self.pool_id[0], self.pool_id[1]), "device", self.ordinal))
         refuse_asleep(self.kept)
-        for change in [*(self.changes or {}).values(), *(self.given or ())]:
+        for change in [*(self.changes or {}).values(), *(self.rebinds or ())]:
             while change is not None:
                 change.refuse_asleep()
                 change = change.before
@@ -663,7 +663,7 @@ cdef class CUDAGraph:
             self.uses += 1
             try:
                 self.uses_others_memory = note_sides(self.sides, self.ordinal, handle) or self.uses_others_memory
-                for change in [*(self.changes or {}).values(), *(self.given or ())]:
+                for change in [*(self.changes or {}).values(), *(self.rebinds or ())]:
                     while change is not None:
                         self.uses_others_memory = change.note(self.ordinal, handle) or self.uses_others_memory
                         change = change.before
@@ -727,7 +727,7 @@ cdef class CUDAGraph:
         return 0
 
     cdef int take_over(self, CUDAGraph other) except -1:
-        cdef object stays = (self.kept, self.changes, self.given, self.launched_on)
+        cdef object stays = (self.kept, self.changes, self.rebinds, self.launched_on)
         cdef object changes = None if other.changes is None else dict(other.changes)
         cdef bint shown = self.shown  # which what is instantiated stays
         if self.uses_others_memory:
@@ -773,7 +773,7 @@ cdef class CUDAGraph:
         heir.exec_, heir.graph, self.exec_, self.graph = self.exec_, self.graph, 0, 0
         heir.ordinal, heir.pool_id[0], heir.pool_id[1] = self.ordinal, self.pool_id[0], self.pool_id[1]
         heir.kept, heir.changes, heir.launched_on = self.kept, self.changes, self.launched_on
-        heir.calls, heir.random, heir.kernels, heir.given = self.calls, self.random, self.kernels, self.given
+        heir.calls, heir.random, heir.kernels, heir.rebinds = self.calls, self.random, self.kernels, self.rebinds
         heir.by_node, heir.base, heir.source = self.by_node, self.base, self.source
         heir.uses_others_memory, self.uses_others_memory = self.uses_others_memory, False
         heir.retains_pool, self.retains_pool = self.retains_pool, False

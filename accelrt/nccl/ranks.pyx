@@ -338,10 +338,10 @@ cdef class Hold:
         with cython.critical_section(self):
             if self.inside:
                 self.late = function
-            owed = self.owes_free and not self.inside
-            self.owes_free = self.owes_free and not owed
-        if owed:
-            function()
+            if self.inside or not self.owes_free:
+                return
+            self.owes_free = False
+        function()
 
     def refuse(self) -> NcclError:
         """The error that calls get."""

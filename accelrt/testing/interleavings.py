@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass
 
 from accelrt.core.printable import printable
+from accelrt.core.procfs import status_of
 from accelrt.errors import InterleavingError, StuckError
 from accelrt.testing.device import wrapped_table
 
@@ -85,8 +86,8 @@ class Worker:
 
     def is_asleep(self) -> bool:
         """Tells whether the thread waits for something, and neither runs nor waits for a core."""
-        with open(f"/proc/self/task/{self.thread.native_id}/stat", "rb") as file:
-            return file.read().rpartition(b") ")[2][:1] != b"R"
+        status = status_of(self.thread.native_id or 0)
+        return status is not None and status.state != "R"
 
 
 class Interleaver:
