@@ -152,6 +152,13 @@ def test_a_driver_is_asked_for_the_attributes_of_its_own_version(library):
     assert ctypes.CDLL("libcuda.so.1").fake_refused() == 0
 
 
+@in_own_process(LD_LIBRARY_PATH="{library}")
+def test_network_cards_reach_memory_of_devices_that_let_them(library):
+    rows, _ = opened()
+    assert [rows.physical_create(device, 4096, False) for device in (0, 1)] == [(0, 0xAA001), (0, 0xAA100)]
+    assert rows.physical_create(0, 4096, True) == (0, 0xAA011)
+
+
 @in_own_process(LD_LIBRARY_PATH="{library}", FAKE_POOL="8")
 def test_pools_that_leave_the_process_are_asked_for_as_cuda_has_them(library):
     rows, _ = opened()

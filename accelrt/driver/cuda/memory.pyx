@@ -9,8 +9,9 @@ from posix.unistd cimport close
 
 from accelrt.core.descriptors cimport lift
 from accelrt.driver.cuda.types cimport (
-    CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
-    CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
+    CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+    CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW,
+    CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
     CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_LOCATION_TYPE_DEVICE,
     CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_IS_MANAGED,
     CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
@@ -58,6 +59,8 @@ cdef int count_devices() noexcept nogil:
             code = cuDeviceGetAttribute(&concurrent, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, devices[index].handle)
         if code != SUCCESS:
             return code
+        cuDeviceGetAttribute(  # left at 0 by a library that does not know it
+            &devices[index].takes_rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, devices[index].handle)
         all_are = all_are and concurrent
     if cuDriverGetVersion != NULL:
         cuDriverGetVersion(&library_version)
@@ -271,6 +274,7 @@ cdef CUmemAllocationProp pinned_on(int device) noexcept nogil:
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED
     properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE
     properties.location.id = devices[device].handle
+    properties.allocFlags.gpuDirectRDMACapable = devices[device].takes_rdma != 0
     return properties
 
 
