@@ -22,8 +22,8 @@ from accelrt.driver.cuda.types cimport (
     CUpointer_attribute, CUstream, CUstreamCaptureStatus, CUsynchronizationPolicy,
 )
 from accelrt.driver.managed cimport (
-    ACCESSED_BY, LOCATION_DEVICE, LOCATION_HOST, LOCATION_NODE, ManagedRange, PREFERRED_DEVICE, PREFERRED_PLACE,
-    PREFETCHED_DEVICE, PREFETCHED_PLACE, THE_HOST,
+    ACCESSED_BY, LOCATION_DEVICE, LOCATION_HOST, LOCATION_NODE, LOCATION_NONE, ManagedRange, PREFERRED_DEVICE,
+    PREFERRED_PLACE, PREFETCHED_DEVICE, PREFETCHED_PLACE, THE_HOST,
 )
 from accelrt.driver.memory cimport (
     KIND_DEVICE, KIND_HOST, KIND_MANAGED, KIND_NONE, PitchedCopy, SOURCE_AT_ANY_TIME, SOURCE_DURING_CALL,
@@ -350,12 +350,14 @@ cdef int alloc_from(CUmemoryPool pool, uintptr_t stream, size_t size, uintptr_t*
 cdef enum:
     MAX_SIZE = 24  # where CUmemPoolProps has maxSize, which headers name since 12.3; before, it is reserved
 
-cdef int create_pool(CUmemLocation location, size_t limit, bint shared, uintptr_t* out_pool) noexcept nogil:
+cdef int create_pool(
+    int kind, CUmemLocation location, size_t limit, bint shared, uintptr_t* out_pool
+) noexcept nogil:
     cdef CUmemoryPool pool = NULL
     cdef CUmemPoolProps wanted
     cdef int code
     memset(&wanted, 0, sizeof(wanted))
-    wanted.allocType = CU_MEM_ALLOCATION_TYPE_PINNED
+    wanted.allocType = kind
     wanted.handleTypes = <CUmemAllocationHandleType>(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR if shared else 0)
     wanted.location = location
     memcpy(<char*>&wanted + MAX_SIZE, &limit, sizeof(limit))
@@ -364,11 +366,11 @@ cdef int create_pool(CUmemLocation location, size_t limit, bint shared, uintptr_
     return code
 
 
-cdef int pool_create(int device, size_t limit, uintptr_t* out_pool) noexcept nogil:
+cdef int pool_create(int device, size_t limit, bint shared, uintptr_t* out_pool) noexcept nogil:
     out_pool[0] = 0
     if not 0 <= device < device_total:
         return INVALID_DEVICE
-    return create_pool(access_of(device, 0).location, limit, True, out_pool)
+    return create_pool(CU_MEM_ALLOCATION_TYPE_PINNED, access_of(device, 0).location, limit, shared, out_pool)
 
 
 cdef CUmemLocation host_location(int kind, int node) noexcept nogil:
@@ -386,7 +388,7 @@ cdef int pinned_pool_create(int kind, int node, size_t limit, bint shared, uintp
     out_pool[0] = 0
     if kind != LOCATION_HOST and kind != LOCATION_NODE:
         return INVALID_VALUE
-    return create_pool(host_location(kind, node), limit, shared, out_pool)
+    return create_pool(CU_MEM_ALLOCATION_TYPE_PINNED, host_location(kind, node), limit, shared, out_pool)
 
 
 cdef int default_pool(int device, int kind, uintptr_t* out_pool) noexcept nogil:
@@ -509,8 +511,8 @@ cdef int pool_access_get(uintptr_t pool, int peer, int* out_access) noexcept nog
     return code
 
 
-# memory: stream-ordered and managed, always the device's default pool of it.  Graphs take no such memory: a capture would
-# have an allocation of the device's own instead.
+# memory: stream-ordered and managed.  Graphs take no such memory: a capture would have an allocation of the device's own
+# instead.
 
 cdef enum:
     MANAGED_TYPE = 2  # CU_MEM_ALLOCATION_TYPE_MANAGED, which headers have since 13.0
@@ -518,6 +520,20 @@ cdef enum:
 cdef int managed_pool(int device, CUmemoryPool* out_pool) noexcept nogil:
     cdef CUmemLocation location = access_of(device, 0).location
     return pool_since_13(&location, MANAGED_TYPE, out_pool)
+
+
+cdef int managed_pool_create(int device, int kind, int place, uintptr_t* out_pool) noexcept nogil:
+    cdef CUmemLocation location
+    cdef int code = SUCCESS
+    out_pool[0] = 0
+    if not 0 <= device < device_total:
+        return INVALID_DEVICE
+    if library_version < FROM_13_0:
+        return NOT_SUPPORTED
+    memset(&location, 0, sizeof(location))  # no preference
+    if kind != LOCATION_NONE:
+        code = find_location(kind, place, &location)
+    return code if code else create_pool(MANAGED_TYPE, location, 0, False, out_pool)
 
 
 cdef int refuse_capturing(uintptr_t stream) noexcept nogil:

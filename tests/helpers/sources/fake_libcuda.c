@@ -169,12 +169,17 @@ static int mem_create(uintptr_t *out, size_t size, const int *props, uint64_t fl
     return size && flags == 0 ? wants_context() : INVALID_VALUE;
 }
 /* Pools that the caller makes; a handle tells the device and the limit, of page-locked memory the node, and whether it is for
- * other processes.  The props: what kind of memory, how it leaves the process (files), type and number of the location, and
+ * other processes; of managed memory the place.  The props: what kind of memory, how it leaves the process (files), type and number of the location, and
  * the limit behind 8 bytes more. */
 static int pool_create(uintptr_t *out, const int *props) {
-    int of_device = props[2] == 1 && props[1] == 1, of_host = props[2] == 2 && props[1] == 0 && props[3] == 0;
-    *out = (of_device ? 0xC0000 : 0xE0000 + (unsigned)props[2] * 0x1000 + (unsigned)props[1] * 0x100)
-        + (unsigned)props[3] + *(const size_t *)(props + 6) * 0x100000;
+    int of_device = props[2] == 1, of_host = props[2] == 2 && props[1] == 0 && props[3] == 0;
+    size_t limit = *(const size_t *)(props + 6);
+    if (props[0] == 2) {
+        *out = 0xF0000 + (unsigned)props[2] * 0x1000 + (unsigned)props[3];
+        return props[1] || limit ? INVALID_VALUE : 0;
+    }
+    *out = (of_device && props[1] ? 0xC0000 : 0xE0000 + (unsigned)props[2] * 0x1000 + (unsigned)props[1] * 0x100)
+        + (unsigned)props[3] + limit * 0x100000;
     return props[0] == 1 && (of_device || of_host || props[2] == 3) ? 0 : INVALID_VALUE;
 }
 static int pool_import(uintptr_t *out, uintptr_t file, int type, uint64_t flags) {
