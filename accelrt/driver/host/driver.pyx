@@ -1303,12 +1303,13 @@ cdef int occupancy_shared_locked(HostFunction* function, int blocks, int threads
 
 cdef int put_launch_in(
     int device, uintptr_t stream, uintptr_t function, const unsigned int* grid, const unsigned int* block,
-    unsigned int shared_bytes, const unsigned int* cluster, void** arguments
+    unsigned int shared_bytes, const unsigned int* cluster, bint programmatic, void** arguments
 ) noexcept nogil:
     cdef HostFunction* launched
     cdef Work work
     cdef int code
     begin_work(&work, KERNEL)
+    work.programmatic = programmatic
     lock()
     launched = find_function(function)
     if launched == NULL or launched.module.device != device:
@@ -1331,7 +1332,7 @@ cdef int kernel_launch_gated(
     cdef unsigned int[3] grid = [grid_x, grid_y, grid_z]
     cdef unsigned int[3] block = [block_x, block_y, block_z]
     cdef unsigned int[3] cluster = [0, 0, 0]
-    return put_launch_in(device, stream, function, grid, block, shared_bytes, cluster, arguments)
+    return put_launch_in(device, stream, function, grid, block, shared_bytes, cluster, False, arguments)
 
 
 cdef int kernel_launch_with_gated(
@@ -1350,7 +1351,9 @@ cdef int kernel_launch_with_gated(
         room = blocks_at_once(block_x * block_y * block_z, shared_bytes)
         if <unsigned long long>grid_x * grid_y * grid_z > room * <unsigned long long>sysconf(_SC_NPROCESSORS_ONLN):
             return COOPERATIVE_LAUNCH_TOO_LARGE
-    return put_launch_in(device, stream, function, grid, block, shared_bytes, cluster, arguments)
+    return put_launch_in(
+        device, stream, function, grid, block, shared_bytes, cluster, flags & LAUNCH_PROGRAMMATIC, arguments
+    )
 
 
 # --- what tests ask ----------------------------------------------------------------------------------------
