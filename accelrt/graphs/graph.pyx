@@ -171,7 +171,8 @@ cdef class CUDAGraph:
             self.drop_pool()
         self.uses_others_memory = False
         self.kept = self.calls = self.sides = self.launched_on = self.random = None
-        self.kernels = self.changes = self.base = self.by_node = self.source = self.bound = self.rebinds = None
+        self.kernels = self.changes = self.base = self.by_node = self.made_nodes = self.within = None
+        self.source = self.bound = self.rebinds = None
         self.last_stream = UINTPTR_MAX
         self.node_count = 0
         self.busy -= 1
@@ -393,7 +394,8 @@ cdef class CUDAGraph:
 
     cdef int keep(self, list kept) except -1:
         self.take_things(kept)
-        self.changes = self.base = self.by_node = self.source = self.bound = self.rebinds = self.within = None
+        self.changes = self.base = self.by_node = self.made_nodes = self.within = None
+        self.source = self.bound = self.rebinds = None
         self.past, self.pasts, self.launched_on, self.last_stream = None, None, None, UINTPTR_MAX
         self.rare = UNREADY * (self.exec_ == 0) | RANDOM * (self.random is not None) | self.rare & (HOOKS | CALLBACKS)
         return 0
