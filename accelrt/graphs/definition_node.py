@@ -209,8 +209,7 @@ class DefinitionNode:
         self, graph: int, ordinal: int, base: Any, by_node: Any, inner: list[DefinitionNode]
     ) -> None:  # fmt: skip
         gone = [each.id for each in (self, *inner)]
-        edits.count_removal(self.definition._graph)
-        edits.remove_node(graph, ordinal, base, by_node, self, inner)
+        edits.remove_node(graph, ordinal, base, by_node, self.definition._graph, self, inner)
         self.definition._forget(gone)
 
     def _graphs(self) -> tuple[Any, ...]:

@@ -26,7 +26,7 @@ from accelrt.errors import CudaError
 from accelrt.graphs.graph cimport all_things, CALLBACKS, count_uses, CUDAGraph, node_id, UNREADY
 from accelrt.graphs.nodes cimport (
     copy_arguments, fits_body, Handles, list_edge_data, NodeChange, params_of, params_of_instance, read_kernel_node,
-    recorded, require_made, type_name, work_of,
+    note_roles, recorded, require_made, take_apart, type_name, work_of,
 )
 from accelrt.graphs.nodes import list_nodes
 from accelrt.kernels.kernel cimport Dimensions, Kernel, Packed, read_dimensions, read_shared
@@ -97,6 +97,11 @@ cdef class NodeWork:
         self.memory.append((argument, role))
         return side.address
 
+    def leave(self, roles: Sequence[str]) -> None:
+        """Has a node that is changed keep what it has in these roles: its addresses there are those that it had."""
+        for role in roles:
+            self.things.pop(role)
+
     cdef int hold_child(self) except -1:
         # Until release_child no other thread changes or drops the graph that becomes a child.
         cdef CUDAGraph graph
@@ -109,9 +114,10 @@ cdef class NodeWork:
                 graph.require_unused()
             elif graph.record is not None:
                 raise RuntimeError("a graph has itself as a child, or a graph within it, once its capture has ended")
+            begin_by_node(graph)
             self.params.graph = part_handle(graph, self.child, graph.graph)
             self.things["child"] = list(graph.things())
-            self.sources = {} if graph.by_node is None else dict(graph.by_node)
+            self.sources = dict(graph.by_node)
             graph.uses += 1
         if self.is_within:
             try:
@@ -623,32 +629,33 @@ def keep_object(uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, t
 
 
 def remove_node(
-    uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, gone: object, inner: Sequence[object],
+    uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, CUDAGraph whole not None, gone: object,
+    inner: Sequence[object],
 ) -> None:
-    """Takes a node out of the graph, with its edges, and the nodes of the graphs that it owns."""
-    cdef NodeParams params
-    cdef object call = None
-    cdef list holder = base  # where a node within a child is a copy of one that was captured, the child's
+    """Takes a node out of the graph, with its edges, and the nodes of the graphs that it owns; what was instantiated before
+    still does them."""
     cdef uintptr_t node = handle_of(gone)
-    cdef int type_ = 0, code
-    code = registry.active().graph_node_type(graph, node, &type_)
-    if code == 0 and type_ == NODE_HOST and registry.active().graph_node_params(graph, node, &params) == 0:
-        others = [] if node in by_node else [things for roles in by_node.values() for things in roles.values()]
-        for holder in [base, *others]:
-            call = find_call(holder, params.data)
-            if call is not None:
-                break
-    if code == 0:
-        with nogil:
-            code = registry.active().graph_node_destroy(graph, node)
+    cdef int code
+    whole.removals += 1
+    with nogil:
+        code = registry.active().graph_node_destroy(graph, node)
     if code:
         raise_status(code, "graph_node_destroy", ("graph", graph, "node", node),
                      "a graph with allocations keeps all nodes and edges" if code == NOT_SUPPORTED else "")
-    for each in (gone, *inner):
-        by_node.pop(each.id, None)
-        each.id = 0
-    if call is not None:  # what launches run is what is left
-        holder.remove(call)
+    forget_nodes(whole, (gone, *inner))
+
+
+cdef int forget_nodes(CUDAGraph graph, nodes) except -1:
+    # Nodes that the graph has no more.  What is instantiated of it alone goes on with what they were given.
+    cdef NodeChange change
+    for node in nodes:
+        graph.by_node.pop(node.id, None)
+        change = (graph.changes or {}).pop(node.id, None)
+        if change is not None and graph.exec_:
+            graph.kept = graph.kept + change.uses()
+            graph.sides = graph.sides + [thing for thing in change.uses() if isinstance(thing, Side)]
+        node.id = 0
+    return 0
 
 
 # stub: EDGE_KINDS: tuple[str, ...]
@@ -734,11 +741,6 @@ def make_condition(uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode
     if code:
         raise_status(code, "graph_condition", ("graph", graph, "value", value))
     return condition
-
-
-def count_removal(CUDAGraph graph not None) -> None:
-    """Tells a graph that a node was taken out of it, which what was instantiated before still does."""
-    graph.removals += 1
 
 
 def find_clone(uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, CUDAGraph clone not None, node: object) -> int:
@@ -846,6 +848,7 @@ def edit(CUDAGraph graph not None, object part, object change, *arguments):
     cdef bint captures
     cdef list base
     cdef dict by_node
+    cdef Py_ssize_t known
     with cython.critical_section(graph):
         captures = graph.record is not None
         handle = whole_graph(graph)
@@ -855,12 +858,14 @@ def edit(CUDAGraph graph not None, object part, object change, *arguments):
             graph.require_unused()
         asked = handle if part is None else part_handle(graph, part, handle)
         if not captures:
-            if graph.by_node is None:
-                graph.base, graph.by_node = list(graph.kept), {}
+            begin_by_node(graph)
             base, by_node = graph.base, graph.by_node
         graph.busy += 1
     try:
+        known = len(by_node)
         outcome = change(asked, graph.ordinal, base, by_node, *arguments)
+        if len(by_node) != known:
+            graph.kernels = None
         if not captures:
             registry.active().graph_node_count(handle, &graph.node_count)
         return outcome
@@ -869,6 +874,20 @@ def edit(CUDAGraph graph not None, object part, object change, *arguments):
             graph.busy -= 1
             if captures:
                 base += all_things([], by_node)
+
+
+cdef int begin_by_node(CUDAGraph graph) except -1:
+    # From here on it is known of the nodes of a graph that is kept, each by itself, what they were given since its capture.
+    cdef list base
+    cdef dict by_node = {}
+    if graph.by_node is not None:
+        return 0
+    base = list(graph.kept)
+    take_apart(graph.graph, base, by_node)
+    for node, change in (graph.changes or {}).items():
+        note_roles(by_node, node, {"change": (<NodeChange>change).uses()})
+    graph.base, graph.by_node = base, by_node
+    return 0
 
 
 cdef uintptr_t require_exec(CUDAGraph graph) except 0:
@@ -881,6 +900,7 @@ def instance_of(CUDAGraph graph not None, part: object, flags: int) -> CUDAGraph
     """Instantiates a GraphDefinition's kept graph once more, as a CUDAGraph of its own."""
     with cython.critical_section(graph):
         part_handle(graph, part, graph.raw_cuda_graph())
+        begin_by_node(graph)
         return graph.make_instance(flags)
 
 
@@ -890,6 +910,7 @@ def clone_into(CUDAGraph graph not None, part: object, CUDAGraph clone not None)
     with cython.critical_section(graph):
         part_handle(graph, part, graph.raw_cuda_graph())
         graph.require_unused()
+        begin_by_node(graph)
         graph.uses += 1
     try:
         clone.ordinal, clone.pool_id[0], clone.pool_id[1] = graph.ordinal, graph.pool_id[0], graph.pool_id[1]
@@ -902,11 +923,9 @@ def clone_into(CUDAGraph graph not None, part: object, CUDAGraph clone not None)
                          "graphs with allocations or conditions cannot be cloned" if code == NOT_SUPPORTED else "")
         clone.random, clone.node_count = graph.random, graph.node_count
         clone.keep(list(graph.things()))
-        if graph.by_node is not None:
-            clone.base, clone.by_node = list(graph.base), {}
-            left = dict(graph.by_node)
-            move_to_copies(clone.graph, left, clone.by_node)
-            clone.base += all_things([], left)
+        clone.base, clone.by_node, left = list(graph.base), {}, dict(graph.by_node)
+        move_to_copies(clone.graph, left, clone.by_node)
+        clone.base += all_things([], left)
     finally:
         with cython.critical_section(graph):
             graph.uses -= 1
@@ -971,6 +990,11 @@ def change_node(
             work.hold_child()
             try:
                 left = put_change(graph, handle, part, node, work, change) > 0
+                if source is graph:
+                    if work.sources:
+                        work.things = {"child": spread(handle, node, work, graph.by_node)}
+                    note_roles(graph.by_node, node, work.things)
+                    forget_nodes(graph, inner)
             finally:
                 work.release_child()
         finally:
@@ -978,11 +1002,8 @@ def change_node(
             graph.edits += 1
             if source is not graph:
                 count_uses(source, -1)
-        if graph.source is None and graph.by_node is not None and node in graph.by_node:
-            graph.by_node[node] = {**graph.by_node[node], **work.things}
-        for each in inner:
-            (graph.by_node or {}).pop(each.id, None)
-            each.id = 0
+        if work.child is not None:
+            graph.kernels = None
         if graph.exec_:
             graph.rare = graph.rare & ~CALLBACKS | CALLBACKS * (len(graph.calls) > 0)
     if left:

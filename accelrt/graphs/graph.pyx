@@ -22,7 +22,7 @@ from accelrt.errors import ArgumentError, CaptureError
 from accelrt.graphs.hooks import add_hook, run_hooks, run_last_hooks
 from accelrt.graphs.nodes cimport (
     begin_past, calls_within, change_kernel_node, instance_hint, instantiate, instantiate_anew, kernels_in, NodeChange,
-    note_past, read_kernel_node, record_capture, refuse_asleep, require_made, update_exec,
+    note_past, note_roles, read_kernel_node, record_capture, refuse_asleep, require_made, update_exec,
 )
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
 from accelrt.kernels.kernel cimport Kernel
@@ -158,9 +158,7 @@ cdef class CUDAGraph:
             self.leave_capture()
         self.count_out()
         watch.note_dropped(self.capture)
-        if self.uses_others_memory:
-            for handle in self.launched_on:
-                keep_until_passed(self.ordinal, handle, (self.kept, self.changes, self.rebinds, self.source))
+        self.keep_for_replays()
         if exec_:
             dispose(GRAPH_EXEC, self.ordinal, exec_)
         if graph:
@@ -174,6 +172,11 @@ cdef class CUDAGraph:
         self.node_count = 0
         self.busy -= 1
         return 0
+
+    cdef void keep_for_replays(self) noexcept:
+        # Before what the nodes point at gives way: memory of no allocator of accelrt stays until replays are over.
+        for handle in self.launched_on if self.uses_others_memory else ():
+            keep_until_passed(self.ordinal, handle, (self.kept, self.changes, self.rebinds, self.source, self.launched_on))
 
     cdef int drop_pool(self) noexcept:
         # The pool's memory serves others once the streams that the graph was replayed on are past the last replay.  A
@@ -476,6 +479,7 @@ cdef class CUDAGraph:
                 self.exec_, self.made_removals, self.within = instance, self.removals, within
                 self.made_nodes = None if self.by_node is None else dict(self.by_node)
                 if things is not None:
+                    self.keep_for_replays()
                     self.take_things(things)
                 self.drop_bound()
         finally:
@@ -727,12 +731,9 @@ cdef class CUDAGraph:
         return 0
 
     cdef int take_over(self, CUDAGraph other) except -1:
-        cdef object stays = (self.kept, self.changes, self.rebinds, self.launched_on)
         cdef object changes = None if other.changes is None else dict(other.changes)
         cdef bint shown = self.shown  # which what is instantiated stays
-        if self.uses_others_memory:
-            for handle in self.launched_on:
-                keep_until_passed(self.ordinal, handle, stays)
+        self.keep_for_replays()
         self.drop_pool()
         self.retains_pool, self.shown = True, shown
         self.pool_id[0], self.pool_id[1] = other.pool_id[0], other.pool_id[1]
@@ -936,6 +937,8 @@ cdef class CUDAGraph:
                                self.changes.get(handle), change, &begun, kernel, grid, block, shared, args,
                                None if source is None else self.past, source is None and bool(self.pasts))
             self.keep_change(handle, change)
+            if source is None and self.by_node is not None:
+                note_roles(self.by_node, handle, {"change": change.uses()})
             left = self.finish_change(change)
         except BaseException:
             if begun and self.changes.get(handle) is not change:

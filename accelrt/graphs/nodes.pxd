@@ -42,6 +42,7 @@ cdef class NodeChange:       # of a node, or of memory that a name is given: wha
     cdef bint note(self, int device, uintptr_t stream) except *  # as note_sides
     cdef int refuse_asleep(self) except -1
     cdef list foreign(self, int device, uintptr_t stream, NodeChange after)  # or None
+    cdef list uses(self)         # all of them in one list
 
 
 cdef class NodePast:
@@ -52,6 +53,9 @@ cdef int refuse_asleep(list things) except -1  # a replay that uses what a Sleep
 # Weak references to those that instances of a graph have, and the one for an instance that is made now.
 cdef tuple begin_past(list pasts)
 cdef int note_past(list pasts, object node, object former) except -1  # before a node of the graph is changed
+# CUDAGraph.by_node of a captured graph: functions go to their nodes from base, the list of what the graph keeps as a whole.
+cdef int take_apart(uintptr_t graph, list base, dict by_node) except -1
+cdef int note_roles(dict by_node, object node, dict roles) except -1  # what a node of the graph itself uses from now on
 # Refuses a node that was made by hand since what is instantiated was.
 cdef int require_made(dict made_by_hand, dict instantiated, uintptr_t node) except -1
 # What an instance's node does where it may not be what the graph's does now; else None.  change: the instance's, or None.

@@ -330,6 +330,9 @@ cdef class NodeChange:
             leftover = [thing for thing in leftover if id(thing) not in stays]
         return leftover
 
+    cdef list uses(self):
+        return [thing for things in self.things for thing in things or ()]
+
 
 cdef int refuse_asleep(list things) except -1:
     for thing in things or ():
@@ -376,9 +379,38 @@ cdef int note_past(list pasts, object node, object former) except -1:
     return 0
 
 
+cdef str WAS_CAPTURED = "captured"  # the role, of nothing, that nodes have which were not made by hand
+
+
+cdef int take_apart(uintptr_t graph, list base, dict by_node) except -1:
+    cdef NodeParams params
+    cdef Py_ssize_t index
+    for node in node_handles(graph):
+        memset(&params, 0, sizeof(NodeParams))
+        if registry.active().graph_node_params(graph, node, &params):
+            continue
+        if params.type == NODE_CHILD:
+            by_node[node] = {WAS_CAPTURED: [], "child": []}
+            take_apart(params.graph, base, by_node)
+        call = find_call(base, params.data) if params.type == NODE_HOST else None
+        if call is not None:
+            by_node[node] = {WAS_CAPTURED: [], "function": [call]}
+            index = 0
+            while base[index] is not call:
+                index += 1
+            del base[index]
+    return 0
+
+
+cdef int note_roles(dict by_node, object node, dict roles) except -1:
+    by_node[node] = {**by_node.get(node, {WAS_CAPTURED: []}), **roles}
+    return 0
+
+
 cdef int require_made(dict made_by_hand, dict instantiated, uintptr_t node) except -1:
     # What is instantiated has the nodes of then, and the driver calls another one an invalid value.
-    if made_by_hand is not None and node in made_by_hand and (instantiated is None or node not in instantiated):
+    cdef dict roles = None if made_by_hand is None else made_by_hand.get(node)
+    if roles is not None and WAS_CAPTURED not in roles and (instantiated is None or node not in instantiated):
         raise RuntimeError(f"node {node:#x} was added after the graph was instantiated, and what is instantiated has the "
                            "nodes of then alone; instantiate the graph anew, with the node as it is to be")
     return 0
