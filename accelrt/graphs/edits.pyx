@@ -26,7 +26,7 @@ from accelrt.errors import CudaError
 from accelrt.graphs.graph cimport all_things, CALLBACKS, count_uses, CUDAGraph, node_id, UNREADY
 from accelrt.graphs.nodes cimport (
     copy_arguments, fits_body, Handles, list_edge_data, NodeChange, params_of, params_of_instance, read_kernel_node,
-    note_roles, recorded, require_made, take_apart, type_name, work_of,
+    note_roles, recorded, require_made, take_apart, type_name, without_mark, work_of,
 )
 from accelrt.graphs.nodes import list_nodes
 from accelrt.kernels.kernel cimport Dimensions, Kernel, Packed, read_dimensions, read_shared
@@ -503,7 +503,7 @@ cdef int move_to_copies(uintptr_t copy, dict left, dict by_node) except -1:
     cdef list children = []
     for source in list(left):
         if registry.active().graph_find_in_clone(copy, source, &copied) == 0:
-            by_node[copied] = dict(left.pop(source))
+            by_node[copied] = without_mark(left.pop(source))
             if "child" in by_node[copied]:
                 children.append(copied)
     for copied in children:
@@ -636,12 +636,12 @@ def remove_node(
     still does them."""
     cdef uintptr_t node = handle_of(gone)
     cdef int code
-    whole.removals += 1
     with nogil:
         code = registry.active().graph_node_destroy(graph, node)
     if code:
         raise_status(code, "graph_node_destroy", ("graph", graph, "node", node),
                      "a graph with allocations keeps all nodes and edges" if code == NOT_SUPPORTED else "")
+    whole.removals += 1
     forget_nodes(whole, (gone, *inner))
 
 

@@ -31,7 +31,7 @@ cdef class CUDAGraph:
     cdef list branches               # the bodies of conditional nodes that are being captured, innermost last; or None
     cdef list kept                   # what the nodes point at that were captured, or that are instantiated
     cdef list base                   # what those captured point at, once others were added by hand; or None
-    cdef dict by_node                # handles of nodes made by hand, or changed -> role -> list of what they point at; or None
+    cdef dict by_node                # handles of nodes made by hand or changed -> role -> list of what they point at
     cdef dict made_nodes             # those of them that are instantiated; or None
     cdef uint64_t generation         # counts the graphs that it let go of, whose nodes are gone
     cdef uint64_t edits              # counts changes of its nodes by hand

@@ -55,6 +55,7 @@ cdef tuple begin_past(list pasts)
 cdef int note_past(list pasts, object node, object former) except -1  # before a node of the graph is changed
 # CUDAGraph.by_node of a captured graph: functions go to their nodes from base, the list of what the graph keeps as a whole.
 cdef int take_apart(uintptr_t graph, list base, dict by_node) except -1
+cdef dict without_mark(dict roles)  # those of a node's copy, which was not captured with the graph that it is in
 cdef int note_roles(dict by_node, object node, dict roles) except -1  # what a node of the graph itself uses from now on
 # Refuses a node that was made by hand since what is instantiated was.
 cdef int require_made(dict made_by_hand, dict instantiated, uintptr_t node) except -1

@@ -379,13 +379,15 @@ cdef int note_past(list pasts, object node, object former) except -1:
     return 0
 
 
-cdef str WAS_CAPTURED = "captured"  # the role, of nothing, that nodes have which were not made by hand
+cdef str WAS_CAPTURED = "captured"  # the role, of nothing, of nodes that were captured with the graph that they are in
+cdef dict AS_CAPTURED = {WAS_CAPTURED: []}
 
 
 cdef int take_apart(uintptr_t graph, list base, dict by_node) except -1:
     cdef NodeParams params
     cdef Py_ssize_t index
     for node in node_handles(graph):
+        by_node[node] = AS_CAPTURED
         memset(&params, 0, sizeof(NodeParams))
         if registry.active().graph_node_params(graph, node, &params):
             continue
@@ -402,8 +404,12 @@ cdef int take_apart(uintptr_t graph, list base, dict by_node) except -1:
     return 0
 
 
+cdef dict without_mark(dict roles):
+    return {role: things for role, things in roles.items() if role != WAS_CAPTURED}
+
+
 cdef int note_roles(dict by_node, object node, dict roles) except -1:
-    by_node[node] = {**by_node.get(node, {WAS_CAPTURED: []}), **roles}
+    by_node[node] = {**by_node.get(node, AS_CAPTURED), **roles}
     return 0
 
 
