@@ -229,6 +229,10 @@ cdef str refusal_of(NodeWork work, int code):
         return "the address is none that an allocation of a graph has"
     if work.params.type == NODE_CONDITION:
         return "the condition is of another graph, or a node has it already; make one with condition() of this definition"
+    if work.params.type == NODE_KERNEL and work.kernel is None:
+        return "the condition is of another graph; make one with condition() of this definition"
+    if work.params.type == NODE_ALLOCATE:
+        return "one reason is a peer that does not exist, or that does not reach the memory of the device"
     return ""
 
 
@@ -333,6 +337,8 @@ def fill_work(
     cdef NodeWork work = NodeWork()
     cdef size_t skip, room, elements
     work.read(&work.dst, dst, "dst", ordinal, True)
+    if not work.dst.ordered:
+        raise ValueError("a fill is of device memory or page-locked memory; copy to ordinary memory, or fill that by itself")
     work.params.type, work.params.depth = NODE_FILL, 1
     element = checked_int(width, "width", 1, 4, "1, 2 or 4")
     if element == 3:
@@ -452,9 +458,11 @@ def setter_work(int ordinal, uint64_t condition, flag: object) -> NodeWork:
     """Describes a node that gives a condition the value of an integer of 4 bytes in device memory."""
     cdef NodeWork work = NodeWork()
     work.read(&work.src, flag, "src", ordinal, False)
-    if work.src.nbytes < 4 or (work.src.ordinal != ordinal and work.src.nbytes < ANY_BYTES) or work.src.address % 4:
+    if work.src.address % 4:
+        raise ValueError(f"flag begins at {work.src.address:#x}, which is no multiple of 4")
+    if work.src.nbytes < 4 or (work.src.ordinal != ordinal and work.src.nbytes < ANY_BYTES):
         raise ValueError(f"flag has {work.src.nbytes} bytes on device {work.src.ordinal}; it takes 4 bytes on device "
-                         f"{ordinal}, at a multiple of 4")
+                         f"{ordinal}")
     work.params.type, work.params.condition, work.params.src = NODE_KERNEL, condition, work.src.address
     return work
 
@@ -682,8 +690,8 @@ def add_edge(
         code = registry.active().graph_edges_add(graph, 1, first.array, second.array, data_of_edge(&data))
     if code:
         raise_status(code, "graph_edges_add", ("graph", graph, "kind", kind, "port", port),
-                     "there is an edge between the two already, or a node is none of this graph, or is no kernel, which "
-                     "ports and programmatic edges are for" if code == INVALID_VALUE
+                     "there is an edge between the two already, or they are one node, or a node is none of this graph, or is "
+                     "no kernel, which ports and programmatic edges are for" if code == INVALID_VALUE
                      else "this driver has no such edges (CUDA 12.3), or none of them in this graph" if code == NOT_SUPPORTED
                      else "")
 
@@ -751,7 +759,8 @@ def find_clone(uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, CU
         whole = clone.graph if clone.graph == graph else clone.raw_cuda_graph()
         code = registry.active().graph_find_in_clone(whole, handle, &copied)
     if code:
-        raise_status(code, "graph_find_in_clone", ("graph", whole, "node", handle))
+        raise_status(code, "graph_find_in_clone", ("graph", whole, "node", handle),
+                     "this is no clone of the node's graph, or the node came since, or its copy was taken out")
     return copied
 
 
@@ -1035,7 +1044,7 @@ def switch_node(CUDAGraph instance not None, switched: object, enable: bool | No
             count_uses(source, -1)
     if code:
         raise_status(code, "graph_node_enable", ("graph_exec", exec_, "node", node),
-                     "only kernels, copies and fills can be left out" if code == INVALID_VALUE else "")
+                     "only kernels, copies and fills can be left out, by instances of the node's definition" if code == INVALID_VALUE else "")
     return enabled != 0
 
 

@@ -443,7 +443,7 @@ cdef class CUDAGraph:
         instance.source, instance.source_generation, instance.source_edits = self, self.generation, self.edits
         instance.by_node = instance.made_nodes = None if self.by_node is None else dict(self.by_node)
         self.pasts, instance.past = begin_past(self.pasts)
-        instance.within = calls_within(graph, instance.calls, instance.by_node)
+        instance.within = calls_within(graph, instance.calls)
         return instance
 
     cdef uintptr_t node_graph(self) except 0:
@@ -465,7 +465,7 @@ cdef class CUDAGraph:
         self.begin_change()
         try:
             things = self.note_made()
-            within = calls_within(graph, self.calls if things is None else nodes_of(things), self.by_node)
+            within = calls_within(graph, self.calls if things is None else nodes_of(things)) if self.keep_graph else None
             self.graph = graph if self.keep_graph else 0
             before = &self.exec_ if deferral_for(<PyObject*>self) is None else NULL
             with nogil:

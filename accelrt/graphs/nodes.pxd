@@ -63,8 +63,7 @@ cdef int require_made(dict made_by_hand, dict instantiated, uintptr_t node) exce
 cdef object params_of_instance(NodeChange change, NodePast past, object node)
 cdef object params_of(const NodeParams* params)  # of a copy or a fill; None of the rest
 cdef object work_of(uintptr_t graph, uintptr_t node)  # the same of a node of a driver's graph
-# Handles of children in a driver's graph -> those of calls that they run; `by_node` as of a CUDAGraph.
-cdef dict calls_within(uintptr_t graph, list calls, dict by_node)
+cdef dict calls_within(uintptr_t graph, list calls)  # handles of children in a driver's graph -> those that they run
 cdef list list_edge_data(uintptr_t graph)  # (id, id of the node after it, type, port that it is from), in the driver's order
 cdef void** copy_arguments(uintptr_t function, void** values) except? NULL  # a kernel's, in one block to be freed
 cdef bint fits_body(int type_, uintptr_t child) except -1  # whether a body of a condition may hold such a node

@@ -245,15 +245,14 @@ cdef object work_of(uintptr_t graph, uintptr_t node):
     return params_of(&params) if registry.active().graph_node_params(graph, node, &params) == 0 else None
 
 
-cdef dict calls_within(uintptr_t graph, list calls, dict by_node):
+cdef dict calls_within(uintptr_t graph, list calls):
     cdef dict within = {}
-    cdef set children = {node for node, roles in (by_node or {}).items() if "child" in roles} if calls else set()
-    if children:
-        gather_calls(graph, calls, children, within)
+    if calls:
+        gather_calls(graph, calls, within)
     return within
 
 
-cdef list gather_calls(uintptr_t graph, list calls, set children, dict within):
+cdef list gather_calls(uintptr_t graph, list calls, dict within):
     # Gathers those of all nodes of a graph, and fills in those of each child.
     cdef NodeParams params
     cdef list run = []
@@ -265,7 +264,7 @@ cdef list gather_calls(uintptr_t graph, list calls, set children, dict within):
             call = find_call(calls, params.data)
             run += [] if call is None else [call]
         elif params.type == NODE_CHILD:
-            within[node] = gather_calls(params.graph, calls, children, within)
+            within[node] = gather_calls(params.graph, calls, within)
             run += within[node]
     return run
 

@@ -243,6 +243,32 @@ def test_an_instance_is_given_another_function_after_the_definition_was():
     assert calls == [3, 2]
 
 
+def test_a_function_within_a_child_that_was_captured_is_changed_in_the_instance_of_the_graph_itself():
+    calls = []
+    inner = accelrt.GraphDefinition()
+    inner.host_function(lambda: calls.append(1))
+    graph = accelrt.CUDAGraph(keep_graph=True)
+    with accelrt.graph(graph):
+        filled(16)
+        accelrt.GraphDefinition(graph).child(inner)
+    graph.instantiate()  # before a definition looks at its nodes
+    definition = accelrt.GraphDefinition(graph)
+    child = next(node for node in definition.nodes() if node.type == "graph")
+    child.params.nodes()[0].update(function=lambda: calls.append(2))
+    replay(graph)
+    assert calls == [2]
+
+
+def test_a_node_within_a_child_that_came_later_is_none_of_what_is_instantiated():
+    definition, x = accelrt.GraphDefinition(), buffer()
+    definition.fill(x, 1)
+    definition.graph.instantiate()
+    child = definition.child(captured(lambda: None, fills=[x]))
+    for node, change in zip(child.params.nodes(), ({"value": 2}, {"function": print}), strict=True):
+        with pytest.raises(RuntimeError, match="added after the graph was instantiated"):
+            node.update(**change)
+
+
 @in_own_process(printing="[2, 2, 2, 4]\n")
 def test_the_exit_waits_for_no_function_that_captured_nodes_call_no_more():
     calls = []

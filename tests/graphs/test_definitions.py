@@ -512,7 +512,7 @@ def test_what_a_node_may_not_be_is_refused_and_nothing_is_added(image):
     freed = buffer()
     freed.free()
     other = accelrt.GraphDefinition()
-    node = other.empty()
+    node, condition = other.empty(), other.condition()
     refused = [
         (lambda: definition.fill(freed, 1), ValueError, "freed"),
         (lambda: definition.fill(x, 256), ValueError, "value"),
@@ -533,6 +533,11 @@ def test_what_a_node_may_not_be_is_refused_and_nothing_is_added(image):
         (lambda: definition.allocate(0), ValueError, "nbytes"),
         (lambda: definition.if_(3), TypeError, "condition"),
         (lambda: definition.switch(definition.condition(), 0), ValueError, "count"),
+        (lambda: definition.fill(np.zeros(4, np.uint8), 1), ValueError, "page-locked"),
+        (lambda: definition.set_condition(condition, x), accelrt.CudaError, "of another graph"),
+        (lambda: definition.allocate(16, peers=[63]), accelrt.CudaError, "peer"),
+        (lambda: other.add_edge(node, node), accelrt.CudaError, "they are one node"),
+        (lambda: definition.find_in_clone(node), accelrt.CudaError, "no clone of the node's graph"),
         (lambda: definition.set_condition(definition.condition(), x.ptr + 1), ValueError, "multiple of 4"),
         (lambda: accelrt.GraphDefinition(3), TypeError, "CUDAGraph"),
         (lambda: accelrt.GraphDefinition(accelrt.CUDAGraph()), RuntimeError, "not kept"),
@@ -541,6 +546,7 @@ def test_what_a_node_may_not_be_is_refused_and_nothing_is_added(image):
         with pytest.raises(kind, match=text):
             call()
     assert definition.nodes() == []
+    assert other.empty(after=[node, node]).predecessors == (node,)
 
 
 def test_threads_that_add_to_one_graph_are_refused_or_take_turns():
