@@ -120,7 +120,8 @@ class DefinitionNode:
         Raises:
             TypeError: the node has no such argument.
             RuntimeError: the node is none of the graph that instance was instantiated from, or was added
-                since; or another thread uses that graph.
+                since, or is within a child for which instance was given another graph; or another thread uses
+                that graph.
             CudaError: the driver refused; nothing is changed, or where the graph alone refused, what was
                 instantiated of it.
         """

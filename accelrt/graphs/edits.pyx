@@ -954,8 +954,22 @@ def change_kernel_within(
     """Changes what such a node launches, in the graph, or in what is instantiated of another's; None leaves it."""
     cdef CUDAGraph source = graph if graph.source is None else graph.source
     with cython.critical_section(graph):
+        require_own_child(graph, part)
         graph.change_kernel(
             part_handle(source, part, graph.node_graph()), handle_of(changed), kernel, grid, block, shared, args)
+
+
+cdef int require_own_child(CUDAGraph graph, object part) except -1:
+    # An instance that was given another graph for a child does not have the nodes of the definition's there.
+    cdef NodeChange change
+    while graph.source is not None and part._owner is not None:
+        change = (graph.changes or {}).get(part._owner.id)
+        if change is not None and "child" in (change.roles or ()) and (
+                (graph.source.changes or {}).get(part._owner.id) is not change):
+            raise RuntimeError("the instance was given another graph for the child that the node is within; update the child, "
+                               "with a graph whose node is as it is to be")
+        part = part._owner.definition
+    return 0
 
 
 def is_instance(CUDAGraph instance not None, CUDAGraph graph not None) -> bool:
@@ -986,6 +1000,7 @@ def change_node(
     cdef bint left = False
     with cython.critical_section(graph):
         handle = part_handle(source, part, graph.node_graph())
+        require_own_child(graph, part)
         graph.require_unreplayed()
         graph.own_kernels()
         node = handle_of(changed)
