@@ -690,8 +690,8 @@ def add_edge(
         code = registry.active().graph_edges_add(graph, 1, first.array, second.array, data_of_edge(&data))
     if code:
         raise_status(code, "graph_edges_add", ("graph", graph, "kind", kind, "port", port),
-                     "there is an edge between the two already, or they are one node, or a node is none of this graph, or is "
-                     "no kernel, which ports and programmatic edges are for" if code == INVALID_VALUE
+                     "there is an edge between the two already, or they are one node, or a node is none of this graph, or "
+                     "is no kernel, which ports and programmatic edges are for" if code == INVALID_VALUE
                      else "this driver has no such edges (CUDA 12.3), or none of them in this graph" if code == NOT_SUPPORTED
                      else "")
 
@@ -966,8 +966,8 @@ cdef int require_own_child(CUDAGraph graph, object part) except -1:
         change = (graph.changes or {}).get(part._owner.id)
         if change is not None and "child" in (change.roles or ()) and (
                 (graph.source.changes or {}).get(part._owner.id) is not change):
-            raise RuntimeError("the instance was given another graph for the child that the node is within; update the child, "
-                               "with a graph whose node is as it is to be")
+            raise RuntimeError("the instance was given another graph for the child that the node is within; update the "
+                               "child, with a graph whose node is as it is to be")
         part = part._owner.definition
     return 0
 
@@ -1059,7 +1059,8 @@ def switch_node(CUDAGraph instance not None, switched: object, enable: bool | No
             count_uses(source, -1)
     if code:
         raise_status(code, "graph_node_enable", ("graph_exec", exec_, "node", node),
-                     "only kernels, copies and fills can be left out, by instances of the node's definition" if code == INVALID_VALUE else "")
+                     "only kernels, copies and fills can be left out, by instances of the node's definition"
+                     if code == INVALID_VALUE else "")
     return enabled != 0
 
 
