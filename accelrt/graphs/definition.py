@@ -263,16 +263,16 @@ class GraphDefinition(DefinitionParts):
         """Adds a copy of a graph as it is now, as one node.
 
         Arguments:
-            graph: GraphDefinition, or a CUDAGraph that was kept, without allocations and conditions; it may
-                be this graph itself, or one that this is within, as it is before.
+            graph: GraphDefinition, or a CUDAGraph that was kept, without allocations, conditions and random
+                numbers; it may be this graph itself, or one that this is within, as it is before.
             after: DefinitionNode, or several, that the node comes after.
             name: str, of the node; "" is none.
         Returns:
             DefinitionNode.
         Raises:
             TypeError, ValueError: as of child_work.
-            NotSupportedError: graph holds allocations or conditions; or this is a body of a condition, or
-                within one, and graph holds what bodies do not.
+            NotSupportedError: graph holds allocations or conditions, or draws random numbers; or this is a
+                body of a condition, or within one, and graph holds what bodies do not.
             RuntimeError: graph is being captured, or another thread changes it.
         """
         return self._add(self.child_work(graph), "graph", after, name)

@@ -22,10 +22,10 @@ from accelrt.driver.node_params cimport (
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.memory cimport MAX_PITCH
-from accelrt.errors import CudaError
+from accelrt.errors import CudaError, NotSupportedError
 from accelrt.graphs.graph cimport all_things, CALLBACKS, count_uses, CUDAGraph, node_id, UNREADY
 from accelrt.graphs.nodes cimport (
-    copy_arguments, fits_body, Handles, list_edge_data, NodeChange, params_of, params_of_instance, read_kernel_node,
+    copy_arguments, fits_body, Handles, hold_pool, list_edge_data, NodeChange, params_of, params_of_instance, read_kernel_node,
     note_roles, recorded, require_made, take_apart, type_name, without_mark, work_of,
 )
 from accelrt.graphs.nodes import list_nodes
@@ -114,17 +114,22 @@ cdef class NodeWork:
                 graph.require_unused()
             elif graph.record is not None:
                 raise RuntimeError("a graph has itself as a child, or a graph within it, once its capture has ended")
+            if graph.random is not None:
+                raise NotSupportedError("a child draws no random numbers, which its replays would repeat; capture its work "
+                                        "into the graph instead")
             begin_by_node(graph)
             self.params.graph = part_handle(graph, self.child, graph.graph)
             self.things["child"] = list(graph.things())
             self.sources = dict(graph.by_node)
             graph.uses += 1
-        if self.is_within:
-            try:
+        try:
+            if self.is_within:
                 self.clone_child()
-            except BaseException:
-                self.release_child()
-                raise
+            elif graph.retains_pool:
+                self.things["child"].append(hold_pool(graph.ordinal, graph.pool_id))
+        except BaseException:
+            self.release_child()
+            raise
         return 0
 
     cdef int clone_child(self) except -1:
@@ -887,15 +892,8 @@ def edit(CUDAGraph graph not None, object part, object change, *arguments):
 
 cdef int begin_by_node(CUDAGraph graph) except -1:
     # From here on it is known of the nodes of a graph that is kept, each by itself, what they were given since its capture.
-    cdef list base
-    cdef dict by_node = {}
-    if graph.by_node is not None:
-        return 0
-    base = list(graph.kept)
-    take_apart(graph.graph, base, by_node)
-    for node, change in (graph.changes or {}).items():
-        note_roles(by_node, node, {"change": (<NodeChange>change).uses()})
-    graph.base, graph.by_node = base, by_node
+    if graph.by_node is None:
+        graph.base, graph.by_node = take_apart(graph.graph, graph.kept, graph.changes)
     return 0
 
 
@@ -1034,9 +1032,8 @@ def change_node(
         drain()
 
 
-def switch_node(CUDAGraph instance not None, switched: object, enable: bool | None) -> bool:
+def switch_node(CUDAGraph graph not None, switched: object, enable: bool | None) -> bool:
     """Has an instance do a node, or leave it out; None asks."""
-    cdef CUDAGraph graph = instance
     cdef unsigned int enabled = enable is True
     cdef CUDAGraph source = graph if graph.source is None else graph.source
     cdef uintptr_t handle, exec_, node

@@ -49,12 +49,17 @@ cdef class NodePast:
     cdef dict params         # handle -> what the node did until it was first changed since the instances were made
     cdef object __weakref__
 
+cdef class HeldPool(PoolUse):
+    cdef bint is_held    # this is one of the pool's uses
+    cdef object __weakref__
+
+cdef HeldPool hold_pool(int ordinal, const uint64_t* pool)
 cdef int refuse_asleep(list things) except -1  # a replay that uses what a Sleeper stands for; None is nothing
 # Weak references to those that instances of a graph have, and the one for an instance that is made now.
 cdef tuple begin_past(list pasts)
 cdef int note_past(list pasts, object node, object former) except -1  # before a node of the graph is changed
-# CUDAGraph.by_node of a captured graph: functions go to their nodes from base, the list of what the graph keeps as a whole.
-cdef int take_apart(uintptr_t graph, list base, dict by_node) except -1
+# CUDAGraph.base and by_node of a graph that was captured, of what it keeps and its changes: functions go to their nodes.
+cdef tuple take_apart(uintptr_t graph, list kept, dict changes)
 cdef dict without_mark(dict roles)  # those of a node's copy, which was not captured with the graph that it is in
 cdef int note_roles(dict by_node, object node, dict roles) except -1  # what a node of the graph itself uses from now on
 # Refuses a node that was made by hand since what is instantiated was.

@@ -27,11 +27,11 @@ from accelrt.kernels.kernel cimport (
 )
 from accelrt.runtime.lifetimes cimport (
     GRAPH, GRAPH_EXEC, dispose_capture, drain_too, end_capture as end_on_driver, end_capture_again, find_call,
-    follow_capture, give_back, note_side, note_sides, open_capture, Record, Side, Sleeper,
+    follow_capture, give_back, note_side, note_sides, open_capture, PoolUse, Record, Side, Sleeper,
 )
 from accelrt.status cimport (
     FORKED, GRAPH_UPDATE_FAILURE, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, NO_HOST_MEMORY, SLEEPING,
-    raise_status,
+    raise_status, refuse_copy,
 )
 from accelrt.status import status_error
 from accelrt.runtime.access cimport begin_nogil_use, end_nogil_use
@@ -333,6 +333,31 @@ cdef class NodeChange:
         return [thing for things in self.things for thing in things or ()]
 
 
+cdef class HeldPool(PoolUse):
+    """The private pool of a captured graph, for a copy of it within another graph, whose replays the pool is not told of."""
+
+    def __dealloc__(self):
+        if self.is_held:
+            with nogil:
+                hide_replays(self.ordinal, self.id[0], self.id[1])
+                release_pool(self.ordinal, self.id[0], self.id[1], False)
+
+    def __reduce__(self):
+        refuse_copy(self, "it is a use of one pool")
+
+
+cdef HeldPool hold_pool(int ordinal, const uint64_t* pool):
+    cdef HeldPool held = HeldPool.__new__(HeldPool)
+    cdef int code
+    held.ordinal, held.id[0], held.id[1] = ordinal, pool[0], pool[1]
+    with nogil:
+        code = retain_pool(ordinal, held.id[0], held.id[1], False, 0)
+    if code:
+        raise_status(code, "graph_node_add", ("pool", (held.id[0], held.id[1])))
+    held.is_held = True
+    return held
+
+
 cdef int refuse_asleep(list things) except -1:
     for thing in things or ():
         if isinstance(thing, Sleeper):
@@ -382,7 +407,16 @@ cdef str WAS_CAPTURED = "captured"  # the role, of nothing, of nodes that were c
 cdef dict AS_CAPTURED = {WAS_CAPTURED: []}
 
 
-cdef int take_apart(uintptr_t graph, list base, dict by_node) except -1:
+cdef tuple take_apart(uintptr_t graph, list kept, dict changes):
+    cdef list base = list(kept)
+    cdef dict by_node = {}
+    take_functions(graph, base, by_node)
+    for node, change in (changes or {}).items():
+        note_roles(by_node, node, {"change": (<NodeChange>change).uses()})
+    return base, by_node
+
+
+cdef int take_functions(uintptr_t graph, list base, dict by_node) except -1:
     cdef NodeParams params
     cdef Py_ssize_t index
     for node in node_handles(graph):
@@ -392,7 +426,7 @@ cdef int take_apart(uintptr_t graph, list base, dict by_node) except -1:
             continue
         if params.type == NODE_CHILD:
             by_node[node] = {WAS_CAPTURED: [], "child": []}
-            take_apart(params.graph, base, by_node)
+            take_functions(params.graph, base, by_node)
         call = find_call(base, params.data) if params.type == NODE_HOST else None
         if call is not None:
             by_node[node] = {WAS_CAPTURED: [], "function": [call]}

@@ -269,6 +269,56 @@ def test_a_node_within_a_child_that_came_later_is_none_of_what_is_instantiated()
             node.update(**change)
 
 
+def with_memory_of_its_own(target, value, pool=None):
+    graph = accelrt.CUDAGraph(keep_graph=True)
+    with accelrt.graph(graph, pool=pool):
+        inner = accelrt.Buffer(target.nbytes)
+        inner.fill(value)
+        accelrt.copy(target, inner, blocking=False)
+    return graph
+
+
+def test_a_child_keeps_the_pool_of_the_graph_that_was_captured():
+    definition, target = accelrt.GraphDefinition(), buffer()
+    child = definition.child(with_memory_of_its_own(target, 3))
+    first = definition.instantiate()
+    child.update(instance=first, graph=with_memory_of_its_own(target, 4))
+    child.update(graph=with_memory_of_its_own(target, 5))
+    second = definition.clone().instantiate()
+    del definition, child
+    gc.collect()
+    accelrt.empty_cache()
+    others = [buffer(1) for _ in range(4)]
+    for graph, value in ((first, 4), (second, 5)):
+        replay(graph)
+        assert (read(target) == value).all()
+    assert all((read(each) == 1).all() for each in others)
+
+
+def test_a_child_whose_memory_sleeps_is_not_replayed():
+    definition, target, pool = accelrt.GraphDefinition(), buffer(), accelrt.MemPool()
+    definition.child(with_memory_of_its_own(target, 3, pool))
+    graph = definition.instantiate()
+    pool.sleep()
+    with pytest.raises(accelrt.SleepingMemoryError):
+        graph.replay()
+    pool.wake()
+    replay(graph)
+    assert (read(target) == 3).all()
+
+
+def test_what_draws_random_numbers_is_no_child():
+    graph, numbers = accelrt.CUDAGraph(keep_graph=True), accelrt.empty(4, "float32")
+    with accelrt.graph(graph):
+        numbers.copy_(accelrt.random.rand(4))
+    definition = accelrt.GraphDefinition()
+    child = definition.child(accelrt.GraphDefinition())
+    for refused in (lambda: definition.child(graph), lambda: child.update(graph=graph)):
+        with pytest.raises(accelrt.NotSupportedError, match="random numbers"):
+            refused()
+    assert definition.nodes() == [child]
+
+
 @in_own_process(printing="[2, 2, 2, 4]\n")
 def test_the_exit_waits_for_no_function_that_captured_nodes_call_no_more():
     calls = []
