@@ -25,8 +25,8 @@ from accelrt.driver.memory cimport MAX_PITCH
 from accelrt.errors import CudaError, NotSupportedError
 from accelrt.graphs.graph cimport all_things, CALLBACKS, count_uses, CUDAGraph, node_id, UNREADY
 from accelrt.graphs.nodes cimport (
-    copy_arguments, fits_body, Handles, hold_pool, list_edge_data, NodeChange, params_of, params_of_instance, read_kernel_node,
-    note_roles, recorded, require_made, take_apart, type_name, without_mark, work_of,
+    copy_arguments, fits_body, Handles, hold_pool, list_edge_data, NodeChange, note_roles, params_of, params_of_instance,
+    read_kernel_node, recorded, require_made, take_apart, type_name, without_mark, work_of,
 )
 from accelrt.graphs.nodes import list_nodes
 from accelrt.kernels.kernel cimport Dimensions, Kernel, Packed, read_dimensions, read_shared
