@@ -57,8 +57,10 @@ class DefinitionNode:
 
     @property
     def is_valid(self) -> bool:
-        """Tells that it is in its graph still: it was not removed, nor what it is within."""
-        return self.id != 0
+        """Tells that it is in its graph still: it was not removed, nor what it is within, and the graph was
+        neither reset nor updated."""
+        definition = self.definition
+        return self.id != 0 and definition._generation == edits.generation_of(definition._graph)
 
     @property
     def tools_id(self) -> int:
@@ -233,8 +235,8 @@ class DefinitionNode:
         }
 
     def _live_id(self) -> int:
-        if not self.id:
-            raise RuntimeError("the node was taken out of its graph")
+        if not self.is_valid:
+            raise RuntimeError("the node was taken out of its graph, or that is gone")
         return self.id
 
 

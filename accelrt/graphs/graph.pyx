@@ -21,8 +21,8 @@ from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_NONE, 
 from accelrt.errors import ArgumentError, CaptureError
 from accelrt.graphs.hooks import add_hook, run_hooks, run_last_hooks
 from accelrt.graphs.nodes cimport (
-    begin_past, calls_within, change_kernel_node, instance_hint, instantiate, instantiate_anew, kernels_in, NodeChange,
-    note_past, note_roles, read_kernel_node, record_capture, refuse_asleep, require_made, update_exec,
+    begin_past, calls_within, change_kernel_node, instance_hint, instantiate, instantiate_anew, kernels_in, launch_hint,
+    NodeChange, note_past, note_roles, read_kernel_node, record_capture, refuse_asleep, require_made, update_exec,
 )
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
 from accelrt.kernels.kernel cimport Kernel
@@ -584,7 +584,7 @@ cdef class CUDAGraph:
             code = registry.active().graph_launch(self.ordinal, exec_, handle)
         end_use(&access)
         if code:
-            raise_status(code, "graph_launch", ("graph_exec", exec_, "stream", handle))
+            raise_status(code, "graph_launch", ("graph_exec", exec_, "stream", handle), launch_hint(code))
 
     cdef int require_ready(self) except -1:
         self.require_calm()
@@ -640,7 +640,7 @@ cdef class CUDAGraph:
             end_use(&access)
         if code:
             take_back_runs(calls)
-            raise_status(code, "graph_launch", ("graph_exec", exec_, "stream", handle))
+            raise_status(code, "graph_launch", ("graph_exec", exec_, "stream", handle), launch_hint(code))
         return 0
 
     cdef int refuse_sleeping(self) except -1:

@@ -10,6 +10,7 @@ cdef int instantiate(int ordinal, uintptr_t graph, uint64_t flags, uintptr_t* ou
 # The same; where the graph has one instance at a time, the one before is given back first, and 0 then; NULL is none.
 cdef int instantiate_anew(int ordinal, uintptr_t graph, uintptr_t* before, uintptr_t* out_exec) noexcept nogil
 cdef str instance_hint(int code)  # for errors
+cdef str launch_hint(int code)
 cdef int update_exec(uintptr_t exec_, uintptr_t graph) except -1  # raises why it was refused
 
 # Opens the Record of a capture that has begun, which ends where Python has no memory for one.

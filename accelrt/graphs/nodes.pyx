@@ -727,6 +727,13 @@ cdef str instance_hint(int code):
             "up to date by its update(); or the driver takes no such flags, or not with these nodes")
 
 
+cdef str launch_hint(int code):
+    if code != INVALID_VALUE:
+        return ""
+    return ("one reason is memory that the last launch allocated and nothing has freed, or that this one frees and nothing "
+            "allocated: free_graph_memory(node) frees it, instantiate(auto_free=True) makes launches that do")
+
+
 cdef int update_exec(uintptr_t exec_, uintptr_t graph) except -1:
     cdef uintptr_t node = 0
     cdef int reason = 0, mode

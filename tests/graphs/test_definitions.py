@@ -473,7 +473,7 @@ def test_a_launch_frees_what_the_last_one_left():
     replay(last.instantiate())
     graph = definition.instantiate()
     replay(graph)
-    with pytest.raises(accelrt.CudaError):
+    with pytest.raises(accelrt.CudaError, match="the last launch allocated and nothing has freed"):
         graph.replay()
     replay(last.instantiate())
 
@@ -820,6 +820,19 @@ def test_names_are_in_the_drawing(tmp_path):
     assert "inner" in drawn
 
 
+def test_a_body_is_drawn_alone(tmp_path):
+    definition, x = accelrt.GraphDefinition(), buffer()
+    definition.fill(x, 1, name="outside")
+    (body,) = definition.if_(definition.condition(1)).bodies
+    body.fill(x, 2, name="inside")
+    path = tmp_path / "body.dot"
+    body.debug_dump(path)
+    text = path.read_text().lower()
+    assert text.count("memset") == 1
+    assert "inside" in text
+    assert "outside" not in text
+
+
 def test_a_definition_ends_when_its_graph_is_reset_or_updated():
     """Handles of nodes that are gone go to no driver."""
     definition, x = accelrt.GraphDefinition(), buffer()
@@ -848,6 +861,9 @@ def test_a_definition_ends_when_its_graph_is_reset_or_updated():
     for call in (lambda: node.update(instance=instance, value=3), lambda: node.set_enabled(instance, False)):
         with pytest.raises(RuntimeError, match=r"no node of the graph|was reset or updated since"):
             call()
+    with pytest.raises(RuntimeError, match="or that is gone"):
+        node.name = "fill"
+    assert not node.is_valid
     replay(instance)
     assert (read(x) == 1).all()
     assert len(accelrt.GraphDefinition(graph).nodes()) == 2
