@@ -1,17 +1,19 @@
-"""Long runs of random work whose every result is checked: changes of graphs, and of committed memory.
+"""Long runs of random work whose every result is checked: graphs, their changes, and committed memory.
 
     python benchmarks/long_runs.py updates [--count 1000000]
     python benchmarks/long_runs.py commits [--count 1000000]
     python benchmarks/long_runs.py graphs [--count 100000]
+    python benchmarks/long_runs.py definitions [--count 100000]
         [--seconds 600] [--seed 1] [--json]
 
 "updates" gives a kernel node of one instance another pointer so many times, and says what a change took at
 first and at last, and how much memory the process has more.  "commits" commits and decommits random ranges
 of a reservation, and compares what is committed, and what lies there, with a model.  "graphs" captures random
 graphs of fills, copies and kernels, replays each with random memory in place of what it was captured with,
-and compares all of that memory with what the same work does without a graph.  A run ends early when the
-seconds are over, and says how far it came.  The exit status is 1 where anything differs, or where memory
-grows.  ACCELRT_DRIVER=host runs it without a GPU.
+and compares all of that memory with what the same work does without a graph.  "definitions" adds, changes,
+removes, copies and instantiates nodes of graphs made by hand, drops what they use, and compares what replays
+leave in memory with a model.  A run ends early when the seconds are over, and says how far it came.  The
+exit status is 1 where anything differs, or where memory grows.  ACCELRT_DRIVER=host runs it without a GPU.
 """
 
 import argparse
@@ -26,12 +28,13 @@ from time import perf_counter, perf_counter_ns
 
 import numpy as np
 from peers.with_accelrt import Accelrt
+from random_definitions import Definitions, DifferenceError
 from words import resident_bytes
 
 import accelrt
 
 MIB = 1 << 20
-COUNTS = {"updates": 1_000_000, "commits": 1_000_000, "graphs": 100_000}
+COUNTS = {"updates": 1_000_000, "commits": 1_000_000, "graphs": 100_000, "definitions": 100_000}
 GROWTH = 8 * MIB  # of the process over a run, which caches and the interpreter take
 LOOK = 1000  # changes of one sample, and steps between two audits
 PAGES = 256
@@ -39,6 +42,7 @@ MOST_PAGES = 16  # of one commit
 ELEMENTS = 256
 ARRAYS = 4
 ROUNDS = 3  # replays of each graph
+OPERATIONS = 200  # on the same definitions
 NUMBERS = 1 << 18  # that arrays begin with parts of
 
 
@@ -274,6 +278,30 @@ def graphs(run: Run) -> None:
     run.said = {"done": done, "replays": replays}
 
 
+# --- graphs made by hand ------------------------------------------------------------------------------------
+
+
+def definitions(run: Run) -> None:
+    """Random operations on random definitions, of which nothing is left."""
+    done = replays = 0
+    live = accelrt.memory_allocated()
+    while done < run.count and not run.over():
+        subject = Definitions(run.random)
+        for _ in range(min(OPERATIONS, run.count - done)):
+            try:
+                subject.step()
+            except DifferenceError as error:
+                check(False, str(error))
+            done += 1
+        replays += subject.replays
+        del subject
+        gc.collect()
+        accelrt.synchronize()
+        check(accelrt.memory_allocated() == live, "definitions that were dropped left memory allocated")
+        accelrt.memory.audit()
+    run.said = {"done": done, "replays": replays}
+
+
 def main() -> None:
     """One run."""
     parser = argparse.ArgumentParser(
@@ -288,7 +316,8 @@ def main() -> None:
     count = COUNTS[options.mode] if options.count is None else options.count
     run = Run(count, options.seconds, random.Random(options.seed))
     start = perf_counter()
-    {"updates": updates, "commits": commits, "graphs": graphs}[options.mode](run)
+    modes = {"updates": updates, "commits": commits, "graphs": graphs, "definitions": definitions}
+    modes[options.mode](run)
     said = {"mode": options.mode, "of": count, **run.said, "seconds": round(perf_counter() - start, 3)}
     words = (value if isinstance(value, str) else f"{key} {value:,}" for key, value in said.items())
     print(json.dumps(said) if options.json else "  ".join(words))

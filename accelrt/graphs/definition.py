@@ -24,12 +24,21 @@ from accelrt.graphs.node_values import (
     require_condition,
     write_names,
 )
+from accelrt.graphs.nodes import write_dot
 from accelrt.kernels.kernel import Kernel
 from accelrt.streams.stream import Event, Stream
 
 Nodes: TypeAlias = DefinitionNode | Iterable[DefinitionNode]
 KINDS = ("if", "while", "switch")
 AUTO_FREE, DEVICE_LAUNCH, NODE_PRIORITIES = 1, 4, 8  # flags of cuGraphInstantiate
+
+
+def draw(
+    graph: int, ordinal: int, base: Any, by_node: Any, path: str | os.PathLike[str], verbose: bool,
+    flags: Iterable[str],
+) -> None:  # fmt: skip
+    """Writes a driver's graph, for edit()."""
+    write_dot(graph, path, verbose, flags)
 
 
 class GraphDefinition(DefinitionParts):
@@ -263,16 +272,16 @@ class GraphDefinition(DefinitionParts):
         """Adds a copy of a graph as it is now, as one node.
 
         Arguments:
-            graph: GraphDefinition, or a CUDAGraph that was kept, without allocations and conditions; it may
-                be this graph itself, or one that this is within, as it is before.
+            graph: GraphDefinition, or a CUDAGraph that was kept, without allocations, conditions and random
+                numbers; it may be this graph itself, or one that this is within, as it is before.
             after: DefinitionNode, or several, that the node comes after.
             name: str, of the node; "" is none.
         Returns:
             DefinitionNode.
         Raises:
             TypeError, ValueError: as of child_work.
-            NotSupportedError: graph holds allocations or conditions; or this is a body of a condition, or
-                within one, and graph holds what bodies do not.
+            NotSupportedError: graph holds allocations or conditions, or draws random numbers; or this is a
+                body of a condition, or within one, and graph holds what bodies do not.
             RuntimeError: graph is being captured, or another thread changes it.
         """
         return self._add(self.child_work(graph), "graph", after, name)
@@ -595,14 +604,16 @@ class GraphDefinition(DefinitionParts):
     def debug_dump(
         self, debug_path: str | os.PathLike[str], verbose: bool = False, *, flags: Iterable[str] = ()
     ) -> None:
-        """Writes a drawing in the language of Graphviz, with the nodes' names; see CUDAGraph.debug_dump.
+        """Writes a drawing in the language of Graphviz, with the nodes' names; of a body or a child, what it
+        holds.  See CUDAGraph.debug_dump.
 
         Arguments:
             debug_path: str or PathLike, the file to write.
             verbose: bool, whether all that the driver knows of the nodes is written.
             flags: iterable of str, as of CUDAGraph.debug_dump.
         """
-        self._graph.debug_dump(debug_path, verbose, flags=flags)
+        self._graph.raw_cuda_graph()  # which raises while it is captured
+        edits.edit(self._graph, self, draw, debug_path, verbose, flags)
         named = {node: node.name for node in self._all_nodes() if node.name}
         if not named:
             return

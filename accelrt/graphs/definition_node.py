@@ -57,8 +57,10 @@ class DefinitionNode:
 
     @property
     def is_valid(self) -> bool:
-        """Tells that it is in its graph still: it was not removed, nor what it is within."""
-        return self.id != 0
+        """Tells that it is in its graph still: it was not removed, nor what it is within, and the graph was
+        neither reset nor updated."""
+        definition = self.definition
+        return self.id != 0 and definition._generation == edits.generation_of(definition._graph)
 
     @property
     def tools_id(self) -> int:
@@ -120,7 +122,8 @@ class DefinitionNode:
         Raises:
             TypeError: the node has no such argument.
             RuntimeError: the node is none of the graph that instance was instantiated from, or was added
-                since; or another thread uses that graph.
+                since, or is within a child for which instance was given another graph; or another thread uses
+                that graph.
             CudaError: the driver refused; nothing is changed, or where the graph alone refused, what was
                 instantiated of it.
         """
@@ -217,8 +220,7 @@ class DefinitionNode:
         self, graph: int, ordinal: int, base: Any, by_node: Any, inner: list[DefinitionNode]
     ) -> None:  # fmt: skip
         gone = [each.id for each in (self, *inner)]
-        edits.count_removal(self.definition._graph)
-        edits.remove_node(graph, ordinal, base, by_node, self, inner)
+        edits.remove_node(graph, ordinal, base, by_node, self.definition._graph, self, inner)
         self.definition._forget(gone)
 
     def _graphs(self) -> tuple[Any, ...]:
@@ -241,8 +243,8 @@ class DefinitionNode:
         }
 
     def _live_id(self) -> int:
-        if not self.id:
-            raise RuntimeError("the node was taken out of its graph")
+        if not self.is_valid:
+            raise RuntimeError("the node was taken out of its graph, or that is gone")
         return self.id
 
 

@@ -101,7 +101,8 @@ class DefinitionParts:
                     "this one"
                 )
         work.is_governed = self._is_governed()
-        return edits.edit(self._graph, self, self._put, work, nodes, kind, str(name), condition)
+        once = list(dict.fromkeys(nodes))
+        return edits.edit(self._graph, self, self._put, work, once, kind, str(name), condition)
 
     def _is_governed(self) -> bool:
         """Tells whether it is a body of a condition, or within one."""

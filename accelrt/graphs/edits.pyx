@@ -19,17 +19,17 @@ from accelrt.driver.node_params cimport (
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.memory cimport MAX_PITCH
-from accelrt.errors import CudaError
-from accelrt.graphs.graph cimport all_things, CALLBACKS, count_uses, CUDAGraph, node_id
+from accelrt.errors import CudaError, NotSupportedError
+from accelrt.graphs.graph cimport CALLBACKS, count_uses, CUDAGraph, node_id
 from accelrt.graphs.nodes cimport (
-    fits_body, Handles, list_edge_data, NodeChange, params_of, params_of_instance, read_kernel_node, recorded, require_made,
-    type_name, work_of,
+    all_things, fits_body, Handles, hold_pool, list_edge_data, NodeChange, note_roles, params_of, params_of_instance,
+    read_kernel_node, recorded, require_made, take_apart, type_name, without_mark, work_of,
 )
 from accelrt.graphs.nodes import list_nodes
 from accelrt.kernels.kernel cimport Dimensions, Kernel, Packed, read_dimensions, read_shared
 from accelrt.memory.mempool cimport next_pool
 from accelrt.runtime.lifetimes cimport (
-    GRAPH, dispose, drain, find_call, function_of, keep_side, node_call, nodes_of, Record,
+    GRAPH, dispose, drain, find_call, function_of, keep_side, node_call, nodes_of, Record, Side,
 )
 from accelrt.status cimport ILLEGAL_STATE, INVALID_VALUE, NOT_SUPPORTED, raise_status, refuse_copy
 from accelrt.streams.stream cimport current_of, Event, Stream
@@ -92,6 +92,11 @@ cdef class NodeWork:
         self.memory.append((argument, role))
         return side.address
 
+    def leave(self, roles: Sequence[str]) -> None:
+        """Has a node that is changed keep what it has in these roles: its addresses there are those that it had."""
+        for role in roles:
+            self.things.pop(role)
+
     cdef int hold_child(self) except -1:
         # Until release_child no other thread changes or drops the graph that becomes a child.
         cdef CUDAGraph graph
@@ -104,16 +109,22 @@ cdef class NodeWork:
                 graph.require_unused()
             elif graph.record is not None:
                 raise RuntimeError("a graph has itself as a child, or a graph within it, once its capture has ended")
+            if graph.random is not None:
+                raise NotSupportedError("a child draws no random numbers, which its replays would repeat; capture its work "
+                                        "into the graph instead")
+            begin_by_node(graph)
             self.params.graph = part_handle(graph, self.child, graph.graph)
             self.things["child"] = list(graph.things())
-            self.sources = {} if graph.by_node is None else dict(graph.by_node)
+            self.sources = dict(graph.by_node)
             graph.uses += 1
-        if self.is_within:
-            try:
+        try:
+            if self.is_within:
                 self.clone_child()
-            except BaseException:
-                self.release_child()
-                raise
+            elif graph.retains_pool:
+                self.things["child"].append(hold_pool(graph.ordinal, graph.pool_id))
+        except BaseException:
+            self.release_child()
+            raise
         return 0
 
     cdef int clone_child(self) except -1:
@@ -218,6 +229,10 @@ cdef str refusal_of(NodeWork work, int code):
         return "the address is none that an allocation of a graph has"
     if work.params.type == NODE_CONDITION:
         return "the condition is of another graph, or a node has it already; make one with condition() of this definition"
+    if work.params.type == NODE_KERNEL and work.kernel is None:
+        return "the condition is of another graph; make one with condition() of this definition"
+    if work.params.type == NODE_ALLOCATE:
+        return "one reason is a peer that does not exist, or that does not reach the memory of the device"
     return ""
 
 
@@ -322,6 +337,8 @@ def fill_work(
     cdef NodeWork work = NodeWork()
     cdef size_t skip, room, elements
     work.read(&work.dst, dst, "dst", ordinal, True)
+    if not work.dst.ordered:
+        raise ValueError("a fill is of device memory or page-locked memory; copy to ordinary memory, or fill that by itself")
     work.params.type, work.params.depth = NODE_FILL, 1
     element = checked_int(width, "width", 1, 4, "1, 2 or 4")
     if element == 3:
@@ -441,9 +458,11 @@ def setter_work(int ordinal, uint64_t condition, flag: object) -> NodeWork:
     """Describes a node that gives a condition the value of an integer of 4 bytes in device memory."""
     cdef NodeWork work = NodeWork()
     work.read(&work.src, flag, "src", ordinal, False)
-    if work.src.nbytes < 4 or (work.src.ordinal != ordinal and work.src.nbytes < ANY_BYTES) or work.src.address % 4:
+    if work.src.address % 4:
+        raise ValueError(f"flag begins at {work.src.address:#x}, which is no multiple of 4")
+    if work.src.nbytes < 4 or (work.src.ordinal != ordinal and work.src.nbytes < ANY_BYTES):
         raise ValueError(f"flag has {work.src.nbytes} bytes on device {work.src.ordinal}; it takes 4 bytes on device "
-                         f"{ordinal}, at a multiple of 4")
+                         f"{ordinal}")
     work.params.type, work.params.condition, work.params.src = NODE_KERNEL, condition, work.src.address
     return work
 
@@ -492,7 +511,7 @@ cdef int move_to_copies(uintptr_t copy, dict left, dict by_node) except -1:
     cdef list children = []
     for source in list(left):
         if registry.active().graph_find_in_clone(copy, source, &copied) == 0:
-            by_node[copied] = dict(left.pop(source))
+            by_node[copied] = without_mark(left.pop(source))
             if "child" in by_node[copied]:
                 children.append(copied)
     for copied in children:
@@ -619,32 +638,33 @@ def keep_object(uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, t
 
 
 def remove_node(
-    uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, gone: object, inner: Sequence[object],
+    uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, CUDAGraph whole not None, gone: object,
+    inner: Sequence[object],
 ) -> None:
-    """Takes a node out of the graph, with its edges, and the nodes of the graphs that it owns."""
-    cdef NodeParams params
-    cdef object call = None
-    cdef list holder = base  # where a node within a child is a copy of one that was captured, the child's
+    """Takes a node out of the graph, with its edges, and the nodes of the graphs that it owns; what was instantiated before
+    still does them."""
     cdef uintptr_t node = handle_of(gone)
-    cdef int type_ = 0, code
-    code = registry.active().graph_node_type(graph, node, &type_)
-    if code == 0 and type_ == NODE_HOST and registry.active().graph_node_params(graph, node, &params) == 0:
-        others = [] if node in by_node else [things for roles in by_node.values() for things in roles.values()]
-        for holder in [base, *others]:
-            call = find_call(holder, params.data)
-            if call is not None:
-                break
-    if code == 0:
-        with nogil:
-            code = registry.active().graph_node_destroy(graph, node)
+    cdef int code
+    with nogil:
+        code = registry.active().graph_node_destroy(graph, node)
     if code:
         raise_status(code, "graph_node_destroy", ("graph", graph, "node", node),
                      "a graph with allocations keeps all nodes and edges" if code == NOT_SUPPORTED else "")
-    for each in (gone, *inner):
-        by_node.pop(each.id, None)
-        each.id = 0
-    if call is not None:  # what launches run is what is left
-        holder.remove(call)
+    whole.removals += 1
+    forget_nodes(whole, (gone, *inner))
+
+
+cdef int forget_nodes(CUDAGraph graph, nodes) except -1:
+    # Nodes that the graph has no more.  What is instantiated of it alone goes on with what they were given.
+    cdef NodeChange change
+    for node in nodes:
+        graph.by_node.pop(node.id, None)
+        change = (graph.changes or {}).pop(node.id, None)
+        if change is not None and graph.exec_:
+            graph.kept = graph.kept + change.uses()
+            graph.sides = graph.sides + [thing for thing in change.uses() if isinstance(thing, Side)]
+        node.id = 0
+    return 0
 
 
 # stub: EDGE_KINDS: tuple[str, ...]
@@ -671,8 +691,8 @@ def add_edge(
         code = registry.active().graph_edges_add(graph, 1, first.array, second.array, data_of_edge(&data))
     if code:
         raise_status(code, "graph_edges_add", ("graph", graph, "kind", kind, "port", port),
-                     "there is an edge between the two already, or a node is none of this graph, or is no kernel, which "
-                     "ports and programmatic edges are for" if code == INVALID_VALUE
+                     "there is an edge between the two already, or they are one node, or a node is none of this graph, or "
+                     "is no kernel, which ports and programmatic edges are for" if code == INVALID_VALUE
                      else "this driver has no such edges (CUDA 12.3), or none of them in this graph" if code == NOT_SUPPORTED
                      else "")
 
@@ -732,11 +752,6 @@ def make_condition(uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode
     return condition
 
 
-def count_removal(CUDAGraph graph not None) -> None:
-    """Tells a graph that a node was taken out of it, which what was instantiated before still does."""
-    graph.removals += 1
-
-
 def find_clone(uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, CUDAGraph clone not None, node: object) -> int:
     """The node of a graph's clone that is the same."""
     cdef uintptr_t handle = handle_of(node), copied = 0, whole
@@ -745,7 +760,8 @@ def find_clone(uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, CU
         whole = clone.graph if clone.graph == graph else clone.raw_cuda_graph()
         code = registry.active().graph_find_in_clone(whole, handle, &copied)
     if code:
-        raise_status(code, "graph_find_in_clone", ("graph", whole, "node", handle))
+        raise_status(code, "graph_find_in_clone", ("graph", whole, "node", handle),
+                     "this is no clone of the node's graph, or the node came since, or its copy was taken out")
     return copied
 
 
@@ -842,6 +858,7 @@ def edit(CUDAGraph graph not None, object part, object change, *arguments):
     cdef bint captures
     cdef list base
     cdef dict by_node
+    cdef Py_ssize_t known
     with cython.critical_section(graph):
         captures = graph.record is not None
         handle = whole_graph(graph)
@@ -851,12 +868,14 @@ def edit(CUDAGraph graph not None, object part, object change, *arguments):
             graph.require_unused()
         asked = handle if part is None else part_handle(graph, part, handle)
         if not captures:
-            if graph.by_node is None:
-                graph.base, graph.by_node = list(graph.kept), {}
+            begin_by_node(graph)
             base, by_node = graph.base, graph.by_node
         graph.busy += 1
     try:
+        known = len(by_node)
         outcome = change(asked, graph.ordinal, base, by_node, *arguments)
+        if len(by_node) != known:
+            graph.kernels = None
         if not captures:
             registry.active().graph_node_count(handle, &graph.node_count)
         return outcome
@@ -865,6 +884,13 @@ def edit(CUDAGraph graph not None, object part, object change, *arguments):
             graph.busy -= 1
             if captures:
                 base += all_things([], by_node)
+
+
+cdef int begin_by_node(CUDAGraph graph) except -1:
+    # From here on it is known of the nodes of a graph that is kept, each by itself, what they were given since its capture.
+    if graph.by_node is None:
+        graph.base, graph.by_node = take_apart(graph.graph, graph.kept, graph.changes)
+    return 0
 
 
 cdef uintptr_t require_exec(CUDAGraph graph) except 0:
@@ -877,6 +903,7 @@ def instance_of(CUDAGraph graph not None, part: object, flags: int) -> CUDAGraph
     """Instantiates a GraphDefinition's kept graph once more, as a CUDAGraph of its own."""
     with cython.critical_section(graph):
         part_handle(graph, part, graph.raw_cuda_graph())
+        begin_by_node(graph)
         return graph.make_instance(flags)
 
 
@@ -886,6 +913,7 @@ def clone_into(CUDAGraph graph not None, part: object, CUDAGraph clone not None)
     with cython.critical_section(graph):
         part_handle(graph, part, graph.raw_cuda_graph())
         graph.require_unused()
+        begin_by_node(graph)
         graph.uses += 1
     try:
         clone.ordinal, clone.pool_id[0], clone.pool_id[1] = graph.ordinal, graph.pool_id[0], graph.pool_id[1]
@@ -898,11 +926,9 @@ def clone_into(CUDAGraph graph not None, part: object, CUDAGraph clone not None)
                          "graphs with allocations or conditions cannot be cloned" if code == NOT_SUPPORTED else "")
         clone.random, clone.node_count = graph.random, graph.node_count
         clone.keep(list(graph.things()))
-        if graph.by_node is not None:
-            clone.base, clone.by_node = list(graph.base), {}
-            left = dict(graph.by_node)
-            move_to_copies(clone.graph, left, clone.by_node)
-            clone.base += all_things([], left)
+        clone.base, clone.by_node, left = list(graph.base), {}, dict(graph.by_node)
+        move_to_copies(clone.graph, left, clone.by_node)
+        clone.base += all_things([], left)
     finally:
         with cython.critical_section(graph):
             graph.uses -= 1
@@ -922,8 +948,22 @@ def change_kernel_within(
     """Changes what such a node launches, in the graph, or in what is instantiated of another's; None leaves it."""
     cdef CUDAGraph source = graph if graph.source is None else graph.source
     with cython.critical_section(graph):
+        require_own_child(graph, part)
         graph.change_kernel(
             part_handle(source, part, graph.node_graph()), handle_of(changed), kernel, grid, block, shared, args)
+
+
+cdef int require_own_child(CUDAGraph graph, object part) except -1:
+    # An instance that was given another graph for a child does not have the nodes of the definition's there.
+    cdef NodeChange change
+    while graph.source is not None and part._owner is not None:
+        change = (graph.changes or {}).get(part._owner.id)
+        if change is not None and "child" in (change.roles or ()) and (
+                (graph.source.changes or {}).get(part._owner.id) is not change):
+            raise RuntimeError("the instance was given another graph for the child that the node is within; update the "
+                               "child, with a graph whose node is as it is to be")
+        part = part._owner.definition
+    return 0
 
 
 def is_instance(CUDAGraph instance not None, CUDAGraph graph not None) -> bool:
@@ -954,6 +994,7 @@ def change_node(
     cdef bint left = False
     with cython.critical_section(graph):
         handle = part_handle(source, part, graph.node_graph())
+        require_own_child(graph, part)
         graph.require_unreplayed()
         graph.own_kernels()
         node = handle_of(changed)
@@ -967,6 +1008,11 @@ def change_node(
             work.hold_child()
             try:
                 left = put_change(graph, handle, part, node, work, change) > 0
+                if source is graph:
+                    if work.sources:
+                        work.things = {"child": spread(handle, node, work, graph.by_node)}
+                    note_roles(graph.by_node, node, work.things)
+                    forget_nodes(graph, inner)
             finally:
                 work.release_child()
         finally:
@@ -974,20 +1020,16 @@ def change_node(
             graph.edits += 1
             if source is not graph:
                 count_uses(source, -1)
-        if graph.source is None and graph.by_node is not None and node in graph.by_node:
-            graph.by_node[node] = {**graph.by_node[node], **work.things}
-        for each in inner:
-            (graph.by_node or {}).pop(each.id, None)
-            each.id = 0
+        if work.child is not None:
+            graph.kernels = None
         if graph.exec_:
             graph.rare = graph.rare & ~CALLBACKS | CALLBACKS * (len(graph.calls) > 0)
     if left:
         drain()
 
 
-def switch_node(CUDAGraph instance not None, switched: object, enable: bool | None) -> bool:
+def switch_node(CUDAGraph graph not None, switched: object, enable: bool | None) -> bool:
     """Has an instance do a node, or leave it out; None asks."""
-    cdef CUDAGraph graph = instance
     cdef unsigned int enabled = enable is True
     cdef CUDAGraph source = graph if graph.source is None else graph.source
     cdef uintptr_t handle, exec_, node
@@ -1010,7 +1052,8 @@ def switch_node(CUDAGraph instance not None, switched: object, enable: bool | No
             count_uses(source, -1)
     if code:
         raise_status(code, "graph_node_enable", ("graph_exec", exec_, "node", node),
-                     "only kernels, copies and fills can be left out" if code == INVALID_VALUE else "")
+                     "only kernels, copies and fills can be left out, by instances of the node's definition"
+                     if code == INVALID_VALUE else "")
     return enabled != 0
 
 

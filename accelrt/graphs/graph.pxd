@@ -11,7 +11,6 @@ cdef enum:  # CUDAGraph.rare: why a replay is not the driver's call alone
     HOOKS = 4      # functions were registered to be called around it
     RANDOM = 8     # its random numbers begin where a generator is
 
-cdef list all_things(list base, dict by_node)  # what nodes point at: CUDAGraph.base and by_node
 cdef int count_uses(CUDAGraph graph, int change) noexcept
 cdef uintptr_t node_id(object node) except? 0  # the driver's handle; 0 of a DefinitionNode that was taken out
 
@@ -31,7 +30,7 @@ cdef class CUDAGraph:
     cdef list branches               # the bodies of conditional nodes that are being captured, innermost last; or None
     cdef list kept                   # what the nodes point at that were captured, or that are instantiated
     cdef list base                   # what those captured point at, once others were added by hand; or None
-    cdef dict by_node                # handles of nodes made by hand -> role -> list of what they point at; or None
+    cdef dict by_node                # handles of nodes made by hand or changed -> role -> list of what they point at
     cdef dict made_nodes             # those of them that are instantiated; or None
     cdef uint64_t generation         # counts the graphs that it let go of, whose nodes are gone
     cdef uint64_t edits              # counts changes of its nodes by hand
@@ -81,6 +80,7 @@ cdef class CUDAGraph:
     cdef void begin_change(self) noexcept
     cdef void end_change(self) noexcept
     cdef int abandon(self) noexcept
+    cdef void keep_for_replays(self) noexcept
     cdef int drop_pool(self) noexcept
     cdef int leave_branches(self) noexcept
     cdef int leave_capture(self) noexcept

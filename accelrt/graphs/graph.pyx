@@ -21,8 +21,9 @@ from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_NONE, 
 from accelrt.errors import ArgumentError, CaptureError
 from accelrt.graphs.hooks import add_hook, run_hooks, run_last_hooks
 from accelrt.graphs.nodes cimport (
-    begin_past, calls_within, Change, change_kernel_node, instance_hint, instantiate, instantiate_anew, kernels_in,
-    NodeChange, note_past, read_kernel_node, record_capture, refuse_asleep, require_made, update_exec,
+    all_things, begin_past, calls_within, Change, change_kernel_node, instance_hint, instantiate, instantiate_anew,
+    kernels_in, launch_hint, NodeChange, note_past, note_roles, read_kernel_node, record_capture, refuse_asleep,
+    require_made, update_exec,
 )
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
 from accelrt.kernels.kernel cimport Kernel
@@ -79,10 +80,6 @@ cdef int read_pool(object pool, int ordinal, uint64_t* out_id) except -1:
         (<MemPool>pool).hold_on(ordinal)
     read_pool_id(pool, out_id)
     return 0
-
-
-cdef list all_things(list base, dict by_node):
-    return base + [thing for roles in by_node.values() for things in roles.values() for thing in things]
 
 
 cdef uintptr_t node_id(object node) except? 0:
@@ -160,9 +157,7 @@ cdef class CUDAGraph:
             self.leave_capture()
         self.count_out()
         watch.note_dropped(self.capture)
-        if self.uses_others_memory:
-            for handle in self.launched_on:
-                keep_until_passed(self.ordinal, handle, (self.kept, self.changes, self.rebinds, self.source))
+        self.keep_for_replays()
         if exec_:
             dispose(GRAPH_EXEC, self.ordinal, exec_)
         if graph:
@@ -177,6 +172,10 @@ cdef class CUDAGraph:
         self.node_count = 0
         self.busy -= 1
         return 0
+
+    cdef void keep_for_replays(self) noexcept:  # before it gives way: memory of no allocator of ours stays until they end
+        for handle in self.launched_on if self.uses_others_memory else ():
+            keep_until_passed(self.ordinal, handle, (self.kept, self.changes, self.rebinds, self.source, self.launched_on))
 
     cdef int drop_pool(self) noexcept:
         # The pool's memory serves others once the streams that the graph was replayed on are past the last replay.  A
@@ -444,7 +443,7 @@ cdef class CUDAGraph:
         instance.source, instance.source_generation, instance.source_edits = self, self.generation, self.edits
         instance.by_node = instance.made_nodes = None if self.by_node is None else dict(self.by_node)
         self.pasts, instance.past = begin_past(self.pasts)
-        instance.within = calls_within(graph, instance.calls, instance.by_node)
+        instance.within = calls_within(graph, instance.calls)
         return instance
 
     cdef uintptr_t node_graph(self) except 0:
@@ -466,7 +465,7 @@ cdef class CUDAGraph:
         self.begin_change()
         try:
             things = self.note_made()
-            within = calls_within(graph, self.calls if things is None else nodes_of(things), self.by_node)
+            within = calls_within(graph, self.calls if things is None else nodes_of(things)) if self.keep_graph else None
             self.graph = graph if self.keep_graph else 0
             before = &self.exec_ if deferral_for(<PyObject*>self) is None else NULL
             with nogil:
@@ -480,6 +479,7 @@ cdef class CUDAGraph:
                 self.exec_, self.made_removals, self.within = instance, self.removals, within
                 self.made_nodes = None if self.by_node is None else dict(self.by_node)
                 if things is not None:
+                    self.keep_for_replays()
                     self.take_things(things)
                 self.drop_bound()
         finally:
@@ -584,7 +584,7 @@ cdef class CUDAGraph:
             code = registry.active().graph_launch(self.ordinal, exec_, handle)
         end_use(&access)
         if code:
-            raise_status(code, "graph_launch", ("graph_exec", exec_, "stream", handle))
+            raise_status(code, "graph_launch", ("graph_exec", exec_, "stream", handle), launch_hint(code))
 
     cdef int require_ready(self) except -1:
         self.require_calm()
@@ -640,7 +640,7 @@ cdef class CUDAGraph:
             end_use(&access)
         if code:
             take_back_runs(calls)
-            raise_status(code, "graph_launch", ("graph_exec", exec_, "stream", handle))
+            raise_status(code, "graph_launch", ("graph_exec", exec_, "stream", handle), launch_hint(code))
         return 0
 
     cdef int refuse_sleeping(self) except -1:
@@ -731,12 +731,9 @@ cdef class CUDAGraph:
         return 0
 
     cdef int take_over(self, CUDAGraph other) except -1:
-        cdef object stays = (self.kept, self.changes, self.rebinds, self.launched_on)
         cdef object changes = None if other.changes is None else dict(other.changes)
         cdef bint shown = self.shown  # which what is instantiated stays
-        if self.uses_others_memory:
-            for handle in self.launched_on:
-                keep_until_passed(self.ordinal, handle, stays)
+        self.keep_for_replays()
         self.drop_pool()
         self.retains_pool, self.shown = True, shown
         self.pool_id[0], self.pool_id[1] = other.pool_id[0], other.pool_id[1]
@@ -941,12 +938,13 @@ cdef class CUDAGraph:
         if source is not None:
             count_uses(source, 1)
         try:
-            self.own_kernels()
-            before = self.changes.get(node)
-            change_kernel_node(graph, self.exec_, handle, self.ordinal, self.capture, self.kernels, before, change, &begun,
-                               kernel, grid, block, shared, args, None if source is None else self.past,
+            before = None if self.changes is None else self.changes.get(node)
+            change_kernel_node(graph, self.exec_, handle, self.ordinal, self.capture, self.own_kernels(), before, change,
+                               &begun, kernel, grid, block, shared, args, None if source is None else self.past,
                                source is None and bool(self.pasts))
             self.keep_change(node, change, before)
+            if source is None and self.by_node is not None:
+                note_roles(self.by_node, node, {"change": change.uses()})
             left = self.finish_change(change)
         except BaseException:
             if begun and self.changes.get(node) is not change:

@@ -152,6 +152,11 @@ def plain_params(kind: str, params: Any) -> dict[str, Any]:
     return {"address": params} if kind == "mem_free" else {}
 
 
+def unless_none(new: Any, now: Any) -> Any:
+    """Returns what a change names, or what there is now where it names nothing."""
+    return now if new is None else new
+
+
 def change_copy(
     definition: Any, now: CopyParams, *, dst: Any = None, src: Any = None, nbytes: int | None = None,
     width: int | None = None, height: int | None = None, depth: int | None = None, dst_pitch: int | None =
@@ -161,16 +166,20 @@ def change_copy(
     src_offset: int = 0,
 ) -> NodeWork:  # fmt: skip
     """Describes a copy node's copy with some of it changed."""
-    to, origin = now.dst if dst is None else dst, now.src if src is None else src
-    rows, slices = height or now.height, depth or now.depth
-    size = next(each for each in (nbytes, width, now.width) if each is not None)
+    to, origin = unless_none(dst, now.dst), unless_none(src, now.src)
+    size = unless_none(nbytes, unless_none(width, now.width))
+    rows, slices = unless_none(height, now.height), unless_none(depth, now.depth)
     if rows == slices == 1:
-        return copy_work(definition.device_index, to, origin, size, dst_offset, src_offset)
-    return copy_3d_work(
-        definition.device_index, to, origin, (size, rows, slices),
-        (dst_pitch or now.dst_pitch or None, dst_lines or now.dst_lines or None),
-        (src_pitch or now.src_pitch or None, src_lines or now.src_lines or None), dst_offset, src_offset,
-    )  # fmt: skip
+        work = copy_work(definition.device_index, to, origin, size, dst_offset, src_offset)
+    else:
+        work = copy_3d_work(
+            definition.device_index, to, origin, (size, rows, slices),
+            (unless_none(dst_pitch, now.dst_pitch or None), unless_none(dst_lines, now.dst_lines or None)),
+            (unless_none(src_pitch, now.src_pitch or None), unless_none(src_lines, now.src_lines or None)),
+            dst_offset, src_offset,
+        )  # fmt: skip
+    work.leave([role for role, side in (("dst", dst), ("src", src)) if side is None])
+    return work
 
 
 def change_fill(
@@ -178,11 +187,13 @@ def change_fill(
     width: int | None = None, height: int | None = None, pitch: int | None = None, offset: int = 0,
 ) -> NodeWork:  # fmt: skip
     """Describes a fill node's fill with some of it changed."""
-    return fill_work(
-        definition.device_index, now.dst if dst is None else dst, now.value if value is None else value,
-        now.elements if count is None else count, width or now.width, offset, height or now.height, pitch or
-        now.pitch or None,
+    work = fill_work(
+        definition.device_index, unless_none(dst, now.dst), unless_none(value, now.value),
+        unless_none(count, now.elements), unless_none(width, now.width), offset,
+        unless_none(height, now.height), unless_none(pitch, now.pitch or None),
     )  # fmt: skip
+    work.leave(["dst"] if dst is None else [])
+    return work
 
 
 def change_host(definition: Any, now: object, *, function: Any) -> NodeWork:

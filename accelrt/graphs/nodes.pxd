@@ -10,6 +10,7 @@ cdef int instantiate(int ordinal, uintptr_t graph, uint64_t flags, uintptr_t* ou
 # The same; where the graph has one instance at a time, the one before is given back first, and 0 then; NULL is none.
 cdef int instantiate_anew(int ordinal, uintptr_t graph, uintptr_t* before, uintptr_t* out_exec) noexcept nogil
 cdef str instance_hint(int code)  # for errors
+cdef str launch_hint(int code)
 cdef int update_exec(uintptr_t exec_, uintptr_t graph) except -1  # raises why it was refused
 
 # Opens the Record of a capture that has begun, which ends where Python has no memory for one.
@@ -41,6 +42,8 @@ cdef class NodeChange(Change):
     cdef list things         # of the kernel, and of each argument: objects, each with its Side, and PoolUses; or None
     cdef uint64_t serial     # CUDAGraph.edits when it was made
 
+    cdef list uses(self)     # all of them in one list
+
 
 cdef class MemoryChange(Change):  # what a name was given
     cdef object keeper       # what has the memory
@@ -56,18 +59,27 @@ cdef class NodePast:
     cdef dict params         # handle -> what the node did until it was first changed since the instances were made
     cdef object __weakref__
 
+cdef class HeldPool(PoolUse):
+    cdef bint is_held    # this is one of the pool's uses
+    cdef object __weakref__
+
+cdef HeldPool hold_pool(int ordinal, const uint64_t* pool)
 cdef int refuse_asleep(list things) except -1  # a replay that uses what a Sleeper stands for; None is nothing
 # Weak references to those that instances of a graph have, and the one for an instance that is made now.
 cdef tuple begin_past(list pasts)
 cdef int note_past(list pasts, object node, object former) except -1  # before a node of the graph is changed
+# CUDAGraph.base and by_node of a graph that was captured, of what it keeps and its changes: functions go to their nodes.
+cdef tuple take_apart(uintptr_t graph, list kept, dict changes)
+cdef list all_things(list base, dict by_node)  # what nodes point at: CUDAGraph.base and by_node
+cdef dict without_mark(dict roles)  # those of a node's copy, which was not captured with the graph that it is in
+cdef int note_roles(dict by_node, object node, dict roles) except -1  # what a node of the graph itself uses from now on
 # Refuses a node that was made by hand since what is instantiated was.
 cdef int require_made(dict made_by_hand, dict instantiated, object node) except -1
 # What an instance's node does where it may not be what the graph's does now; else None.  change: the instance's, or None.
 cdef object params_of_instance(NodeChange change, NodePast past, object node)
 cdef object params_of(const NodeParams* params)  # of a copy or a fill; None of the rest
 cdef object work_of(uintptr_t graph, uintptr_t node)  # the same of a node of a driver's graph
-# Handles of children in a driver's graph -> those of calls that they run; `by_node` as of a CUDAGraph.
-cdef dict calls_within(uintptr_t graph, list calls, dict by_node)
+cdef dict calls_within(uintptr_t graph, list calls)  # handles of children in a driver's graph -> those that they run
 cdef list list_edge_data(uintptr_t graph)  # (id, id of the node after it, type, port that it is from), in the driver's order
 cdef void** copy_arguments(uintptr_t function, void** values) except? NULL  # a kernel's, in one block to be freed
 cdef bint fits_body(int type_, uintptr_t child) except -1  # whether a body of a condition may hold such a node

@@ -26,11 +26,11 @@ from accelrt.kernels.kernel cimport (
 )
 from accelrt.runtime.lifetimes cimport (
     GRAPH, GRAPH_EXEC, dispose_capture, drain_too, end_capture as end_on_driver, end_capture_again, find_call,
-    follow_capture, give_back, note_side, note_sides, open_capture, Record, Side, Sleeper,
+    follow_capture, give_back, note_side, note_sides, open_capture, PoolUse, Record, Side, Sleeper,
 )
 from accelrt.status cimport (
     FORKED, GRAPH_UPDATE_FAILURE, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, NO_HOST_MEMORY, SLEEPING,
-    raise_status,
+    raise_status, refuse_copy,
 )
 from accelrt.status import status_error
 from accelrt.runtime.access cimport begin_nogil_use, end_nogil_use
@@ -244,15 +244,14 @@ cdef object work_of(uintptr_t graph, uintptr_t node):
     return params_of(&params) if registry.active().graph_node_params(graph, node, &params) == 0 else None
 
 
-cdef dict calls_within(uintptr_t graph, list calls, dict by_node):
+cdef dict calls_within(uintptr_t graph, list calls):
     cdef dict within = {}
-    cdef set children = {node for node, roles in (by_node or {}).items() if "child" in roles} if calls else set()
-    if children:
-        gather_calls(graph, calls, children, within)
+    if calls:
+        gather_calls(graph, calls, within)
     return within
 
 
-cdef list gather_calls(uintptr_t graph, list calls, set children, dict within):
+cdef list gather_calls(uintptr_t graph, list calls, dict within):
     # Gathers those of all nodes of a graph, and fills in those of each child.
     cdef NodeParams params
     cdef list run = []
@@ -264,7 +263,7 @@ cdef list gather_calls(uintptr_t graph, list calls, set children, dict within):
             call = find_call(calls, params.data)
             run += [] if call is None else [call]
         elif params.type == NODE_CHILD:
-            within[node] = gather_calls(params.graph, calls, children, within)
+            within[node] = gather_calls(params.graph, calls, within)
             run += within[node]
     return run
 
@@ -351,6 +350,34 @@ cdef class NodeChange(Change):
             leftover = [thing for thing in leftover if id(thing) not in stays]
         return leftover
 
+    cdef list uses(self):
+        return [thing for things in self.things for thing in things or ()]
+
+
+cdef class HeldPool(PoolUse):
+    """The private pool of a captured graph, for a copy of it within another graph, whose replays the pool is not told of."""
+
+    def __dealloc__(self):
+        if self.is_held:
+            with nogil:
+                hide_replays(self.ordinal, self.id[0], self.id[1])
+                release_pool(self.ordinal, self.id[0], self.id[1], False)
+
+    def __reduce__(self):
+        refuse_copy(self, "it is a use of one pool")
+
+
+cdef HeldPool hold_pool(int ordinal, const uint64_t* pool):
+    cdef HeldPool held = HeldPool.__new__(HeldPool)
+    cdef int code
+    held.ordinal, held.id[0], held.id[1] = ordinal, pool[0], pool[1]
+    with nogil:
+        code = retain_pool(ordinal, held.id[0], held.id[1], False, 0)
+    if code:
+        raise_status(code, "graph_node_add", ("pool", (held.id[0], held.id[1])))
+    held.is_held = True
+    return held
+
 
 cdef int refuse_asleep(list things) except -1:
     for thing in things or ():
@@ -397,9 +424,57 @@ cdef int note_past(list pasts, object node, object former) except -1:
     return 0
 
 
+cdef str WAS_CAPTURED = "captured"  # the role, of nothing, of nodes that were captured with the graph that they are in
+cdef dict AS_CAPTURED = {WAS_CAPTURED: []}
+
+
+cdef tuple take_apart(uintptr_t graph, list kept, dict changes):
+    cdef list base = list(kept)
+    cdef dict by_node = {}
+    take_functions(graph, base, by_node)
+    for node, change in (changes or {}).items():
+        note_roles(by_node, node, {"change": (<NodeChange>change).uses()})
+    return base, by_node
+
+
+cdef int take_functions(uintptr_t graph, list base, dict by_node) except -1:
+    cdef NodeParams params
+    cdef Py_ssize_t index
+    for node in node_handles(graph):
+        by_node[node] = AS_CAPTURED
+        memset(&params, 0, sizeof(NodeParams))
+        if registry.active().graph_node_params(graph, node, &params):
+            continue
+        if params.type == NODE_CHILD:
+            by_node[node] = {WAS_CAPTURED: [], "child": []}
+            take_functions(params.graph, base, by_node)
+        call = find_call(base, params.data) if params.type == NODE_HOST else None
+        if call is not None:
+            by_node[node] = {WAS_CAPTURED: [], "function": [call]}
+            index = 0
+            while base[index] is not call:
+                index += 1
+            del base[index]
+    return 0
+
+
+cdef list all_things(list base, dict by_node):
+    return base + [thing for roles in by_node.values() for things in roles.values() for thing in things]
+
+
+cdef dict without_mark(dict roles):
+    return {role: things for role, things in roles.items() if role != WAS_CAPTURED}
+
+
+cdef int note_roles(dict by_node, object node, dict roles) except -1:
+    by_node[node] = {**by_node.get(node, AS_CAPTURED), **roles}
+    return 0
+
+
 cdef int require_made(dict made_by_hand, dict instantiated, object node) except -1:
     # What is instantiated has the nodes of then, and the driver calls another one an invalid value.
-    if made_by_hand is not None and node in made_by_hand and (instantiated is None or node not in instantiated):
+    cdef dict roles = None if made_by_hand is None else made_by_hand.get(node)
+    if roles is not None and WAS_CAPTURED not in roles and (instantiated is None or node not in instantiated):
         raise RuntimeError(f"node {node:#x} was added after the graph was instantiated, and what is instantiated has the "
                            "nodes of then alone; instantiate the graph anew, with the node as it is to be")
     return 0
@@ -695,6 +770,13 @@ cdef str instance_hint(int code):
         return ""
     return ("a graph with conditions or allocations has one instance at a time: drop or reset() the other one, or bring it "
             "up to date by its update(); or the driver takes no such flags, or not with these nodes")
+
+
+cdef str launch_hint(int code):
+    if code != INVALID_VALUE:
+        return ""
+    return ("one reason is memory that the last launch allocated and nothing has freed, or that this one frees and nothing "
+            "allocated: free_graph_memory(node) frees it, instantiate(auto_free=True) makes launches that do")
 
 
 cdef int update_exec(uintptr_t exec_, uintptr_t graph) except -1:

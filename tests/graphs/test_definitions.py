@@ -473,7 +473,7 @@ def test_a_launch_frees_what_the_last_one_left():
     replay(last.instantiate())
     graph = definition.instantiate()
     replay(graph)
-    with pytest.raises(accelrt.CudaError):
+    with pytest.raises(accelrt.CudaError, match="the last launch allocated and nothing has freed"):
         graph.replay()
     replay(last.instantiate())
 
@@ -512,7 +512,7 @@ def test_what_a_node_may_not_be_is_refused_and_nothing_is_added(image):
     freed = buffer()
     freed.free()
     other = accelrt.GraphDefinition()
-    node = other.empty()
+    node, condition = other.empty(), other.condition()
     refused = [
         (lambda: definition.fill(freed, 1), ValueError, "freed"),
         (lambda: definition.fill(x, 256), ValueError, "value"),
@@ -533,6 +533,11 @@ def test_what_a_node_may_not_be_is_refused_and_nothing_is_added(image):
         (lambda: definition.allocate(0), ValueError, "nbytes"),
         (lambda: definition.if_(3), TypeError, "condition"),
         (lambda: definition.switch(definition.condition(), 0), ValueError, "count"),
+        (lambda: definition.fill(np.zeros(4, np.uint8), 1), ValueError, "page-locked"),
+        (lambda: definition.set_condition(condition, x), accelrt.CudaError, "of another graph"),
+        (lambda: definition.allocate(16, peers=[63]), accelrt.CudaError, "peer"),
+        (lambda: other.add_edge(node, node), accelrt.CudaError, "they are one node"),
+        (lambda: definition.find_in_clone(node), accelrt.CudaError, "no clone of the node's graph"),
         (lambda: definition.set_condition(definition.condition(), x.ptr + 1), ValueError, "multiple of 4"),
         (lambda: accelrt.GraphDefinition(3), TypeError, "CUDAGraph"),
         (lambda: accelrt.GraphDefinition(accelrt.CUDAGraph()), RuntimeError, "not kept"),
@@ -541,6 +546,7 @@ def test_what_a_node_may_not_be_is_refused_and_nothing_is_added(image):
         with pytest.raises(kind, match=text):
             call()
     assert definition.nodes() == []
+    assert other.empty(after=[node, node]).predecessors == (node,)
 
 
 def test_threads_that_add_to_one_graph_are_refused_or_take_turns():
@@ -832,6 +838,19 @@ def test_names_are_in_the_drawing(tmp_path):
     assert "inner" in drawn
 
 
+def test_a_body_is_drawn_alone(tmp_path):
+    definition, x = accelrt.GraphDefinition(), buffer()
+    definition.fill(x, 1, name="outside")
+    (body,) = definition.if_(definition.condition(1)).bodies
+    body.fill(x, 2, name="inside")
+    path = tmp_path / "body.dot"
+    body.debug_dump(path)
+    text = path.read_text().lower()
+    assert text.count("memset") == 1
+    assert "inside" in text
+    assert "outside" not in text
+
+
 def test_a_definition_ends_when_its_graph_is_reset_or_updated():
     """Handles of nodes that are gone go to no driver."""
     definition, x = accelrt.GraphDefinition(), buffer()
@@ -860,6 +879,9 @@ def test_a_definition_ends_when_its_graph_is_reset_or_updated():
     for call in (lambda: node.update(instance=instance, value=3), lambda: node.set_enabled(instance, False)):
         with pytest.raises(RuntimeError, match=r"no node of the graph|was reset or updated since"):
             call()
+    with pytest.raises(RuntimeError, match="or that is gone"):
+        node.name = "fill"
+    assert not node.is_valid
     replay(instance)
     assert (read(x) == 1).all()
     assert len(accelrt.GraphDefinition(graph).nodes()) == 2

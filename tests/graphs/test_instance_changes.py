@@ -186,11 +186,37 @@ def test_a_child_within_a_child_calls_what_it_is_now():
     node.update(instance=instance, graph=other)
     replay(instance)
     assert calls.take() == ["f", "g"]
-    with pytest.raises(ValueError, match="calls no function that was given to accelrt"):
+    with pytest.raises(RuntimeError, match="another graph for the child"):
         nested.update(instance=instance, graph=calls.definition("h"))
-    with pytest.raises(ValueError, match="calls no function that was given to accelrt"):
+    with pytest.raises(RuntimeError, match="another graph for the child"):
         called.update(instance=instance, function=calls.function("i"))
     replay(instance)
     assert calls.take() == ["f", "g"]
     del instance, node, called, nested, definition, inner, middle, other
     assert calls.left() == []
+
+
+def test_what_is_within_a_child_that_an_instance_was_given_anew_is_changed_there_no_more():
+    x, y, calls = bytes_of(1), bytes_of(2), []
+    inner, other = accelrt.GraphDefinition(), accelrt.GraphDefinition()
+    for graph, memory in ((inner, x), (other, y)):
+        graph.fill(memory, 3)
+        graph.host_function(lambda memory=memory: calls.append(memory is y))
+    definition = accelrt.GraphDefinition()
+    child = definition.child(inner)
+    first = definition.instantiate()
+    changed, called = child.params.nodes()
+    called.update(instance=first, function=print)
+    child.update(instance=first, graph=other)
+    for node, change in ((changed, {"value": 4}), (called, {"function": print})):
+        with pytest.raises(RuntimeError, match="another graph for the child"):
+            node.update(instance=first, **change)
+    replay(first)
+    assert calls == [True]
+    assert (read(y) == 3).all()
+    assert (read(x) == 1).all()
+    child.update(graph=other)
+    second = definition.instantiate()
+    child.params.nodes()[0].update(instance=second, dst=x)
+    replay(second)
+    assert (read(x) == 3).all()

@@ -280,7 +280,9 @@ def test_managed_memory_is_measured_and_checked():
     assert "more than a quarter" in refused.stderr
 
 
-@pytest.mark.parametrize(("mode", "count"), [("updates", 3000), ("commits", 1500), ("graphs", 25)])
+@pytest.mark.parametrize(
+    ("mode", "count"), [("updates", 3000), ("commits", 1500), ("graphs", 25), ("definitions", 500)]
+)
 def test_a_long_run_does_all_that_it_was_asked_for(mode, count):
     said = said_by("long_runs", mode, "--count", str(count))
     assert (said["mode"], said["done"], said["of"]) == (mode, count, count)
@@ -306,6 +308,15 @@ BLIND = """
 used = long_runs.used_by
 long_runs.used_by = lambda work: used(work)[1:] or used(work)
 """
+# A change of which the graph never learns; and functions that the model does not call.
+UNTOLD = """
+import random_definitions
+random_definitions.accelrt.DefinitionNode.update = lambda self, **changes: None
+"""
+UNCOUNTED = """
+import random_definitions
+random_definitions.DEEDS["host"] = lambda node, conditions: None
+"""
 
 
 @pytest.mark.parametrize(
@@ -314,6 +325,8 @@ long_runs.used_by = lambda work: used(work)[1:] or used(work)
         ("commits", LOSSY_PAGES, "lost its contents"),
         ("graphs", FORGETFUL, "differ after"),
         ("graphs", BLIND, "was found in a graph"),
+        ("definitions", UNTOLD, "bytes differ"),
+        ("definitions", UNCOUNTED, "times, not 0"),
     ],
 )
 def test_a_long_run_sees_what_differs(tmp_path, mode, wrong, said):

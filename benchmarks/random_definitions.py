@@ -1,0 +1,443 @@
+"""Random graphs made by hand, for long_runs.py: a model in NumPy says what replays have to leave in memory.
+
+Where two nodes of a graph use one memory and one of them writes to it, an edge orders them, so that the order
+in which the model does the nodes is one that the device may take.
+"""
+
+import gc
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+import accelrt
+
+BYTES = 256  # of each memory
+MEMORIES = 8
+MOST_NODES, MOST_GRAPHS, MOST_INSTANCES = 12, 4, 5
+KINDS = ("fill", "copy", "kernel") * 3 + ("host", "empty", "child", "if")
+CHANGED = ("fill", "copy", "kernel", "host")  # what update() changes
+SWITCHED = ("fill", "copy", "kernel")  # what set_enabled() leaves out
+SOURCE = """
+extern "C" __global__ void mix(unsigned char* to, const unsigned char* from, int count, int number) {
+    for (int index = threadIdx.x; index < count; index += blockDim.x)
+        to[index] = to[index] * 3 + from[index] + number;
+}
+"""
+SIGNATURE = "unsigned char* to, const unsigned char* from, int count, int number"
+
+
+class DifferenceError(Exception):
+    """Memory, or what a graph tells, differs from the model."""
+
+
+class Memory:
+    """Device memory and what the model says is in it.  Where its Buffer was dropped, its address is left."""
+
+    def __init__(self, chosen: random.Random) -> None:
+        self.expected = np.frombuffer(chosen.randbytes(BYTES), np.uint8).copy()
+        self.seen = np.zeros(BYTES, np.uint8)
+        self.buffer: accelrt.Buffer | None = accelrt.Buffer(BYTES)
+        accelrt.copy(self.buffer, self.expected)
+        reader = accelrt.GraphDefinition()
+        reader.copy(self.seen, self.buffer.ptr, BYTES)
+        self.reader = reader.instantiate()
+
+
+class Counter:
+    """A host function that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = self.expected = 0
+
+    def __call__(self) -> None:
+        self.calls += 1
+
+
+@dataclass
+class Node:
+    """What a node does."""
+
+    kind: str
+    to: Any = None  # Memory, Counter or Condition
+    origin: Any = None
+    count: int = 0
+    number: int = 0
+    graphs: list["Model"] = field(default_factory=list)
+
+    def uses(self) -> tuple[set, set]:
+        """What it reads and what it writes."""
+        inner = [(each if isinstance(each, Model) else each.model).uses() for each in self.graphs]
+        reads = {self.origin}.union(*(read for read, _ in inner)) - {None}
+        return reads, {self.to}.union(*(written for _, written in inner)) - {None}
+
+    def copied(self) -> "Node":
+        return replace(self, graphs=[each.copied() for each in self.graphs])
+
+
+@dataclass
+class Model:
+    """Nodes by their keys, in an order in which they may be done."""
+
+    nodes: dict[int, Node] = field(default_factory=dict)
+    edges: set[tuple[int, int]] = field(default_factory=set)
+    left_out: set[int] = field(default_factory=set)
+
+    def copied(self) -> "Model":
+        nodes = {key: node.copied() for key, node in self.nodes.items()}
+        return Model(nodes, set(self.edges), set(self.left_out))
+
+    def uses(self) -> tuple[set, set]:
+        each = [node.uses() for node in self.nodes.values()]
+        return set().union(*(read for read, _ in each)), set().union(*(written for _, written in each))
+
+    def behind(self) -> dict[int, set[int]]:
+        """What each node comes after, over other nodes too."""
+        behind: dict[int, set[int]] = {}
+        for key in self.nodes:
+            direct = {before for before, after in self.edges if after == key}
+            behind[key] = direct.union(*(behind[before] for before in direct))
+        return behind
+
+    def unordered(self) -> Iterator[tuple[int, int]]:
+        """Pairs of nodes that need an edge and have none."""
+        behind, keys = self.behind(), list(self.nodes)
+        uses = {key: node.uses() for key, node in self.nodes.items()}
+        for place, after in enumerate(keys):
+            for before in keys[:place]:
+                (reads, writes), (first_reads, first_writes) = uses[after], uses[before]
+                if before not in behind[after] and (
+                    writes & (first_reads | first_writes) or reads & first_writes
+                ):
+                    yield before, after
+
+    def needed_by(self, node: Node) -> list[int]:
+        """Which nodes another one has to come after."""
+        new = -1
+        return [before for before, _ in Model({**self.nodes, new: node}, self.edges).unordered()]
+
+    def depth(self) -> int:
+        """How many graphs are within each other."""
+        return 1 + max((each.depth() for node in self.nodes.values() for each in node.graphs), default=0)
+
+    def run(self, conditions: dict) -> None:
+        """Does the nodes."""
+        for key, node in self.nodes.items():
+            if key not in self.left_out:
+                DEEDS[node.kind](node, conditions)
+
+
+def fill(node: Node, conditions: dict) -> None:
+    node.to.expected[: node.count] = node.number
+
+
+def copy(node: Node, conditions: dict) -> None:
+    node.to.expected[: node.count] = node.origin.expected[: node.count]
+
+
+def mix(node: Node, conditions: dict) -> None:
+    target, origin = node.to.expected, node.origin.expected
+    target[: node.count] = target[: node.count] * np.uint8(3) + origin[: node.count] + np.uint8(node.number)
+
+
+def call(node: Node, conditions: dict) -> None:
+    node.to.expected += 1
+
+
+def run_child(node: Node, conditions: dict) -> None:
+    node.graphs[0].run(conditions)
+
+
+def set_condition(node: Node, conditions: dict) -> None:
+    conditions[node.to] = bool(node.origin.expected[:4].any())
+
+
+def choose(node: Node, conditions: dict) -> None:
+    node.graphs[0 if conditions[node.origin] else 1].run(conditions)
+
+
+DEEDS: dict[str, Callable[[Node, dict], None]] = {
+    **{"fill": fill, "copy": copy, "kernel": mix, "host": call, "empty": lambda node, conditions: None},
+    **{"child": run_child, "set": set_condition, "if": choose},
+}
+
+
+@dataclass
+class Made:
+    """A definition, or an instance of one, with its model."""
+
+    model: Model
+    real: Any
+    source: Any = None  # of an instance: the definition whose nodes change it, or None
+    first: Any = None  # of an instance: the definition that it was instantiated from
+
+    def node(self, key: int) -> accelrt.DefinitionNode:
+        """A definition's node."""
+        return dict(zip(self.model.nodes, self.real.nodes(), strict=True))[key]
+
+    def is_single(self) -> bool:
+        """Whether it has one instance at a time, and cannot be copied."""
+        return any(node.kind == "if" for node in self.model.nodes.values())
+
+
+class Definitions:
+    """Definitions and instances, on which random operations are done."""
+
+    def __init__(self, chosen: random.Random) -> None:
+        self.chosen = chosen
+        self.kernel = accelrt.compile(SOURCE).function("mix", SIGNATURE)
+        self.stream = accelrt.Stream()
+        self.keys = iter(range(1 << 62))
+        self.counters: list[Counter] = []
+        self.memories = [Memory(chosen) for _ in range(MEMORIES)]
+        self.graphs: list[Made] = []
+        self.instances: list[Made] = []
+        self.replays = 0
+        often = (self.add, self.update, self.instantiate, self.replay) * 3
+        rare = (
+            self.remove,
+            self.join,
+            self.part,
+            self.clone,
+            self.switch,
+            self.update_from,
+            self.drop,
+            self.begin,
+        )
+        self.operations = often + rare
+        self.begin()
+
+    def step(self) -> None:
+        """One operation."""
+        self.chosen.choice(self.operations)()
+
+    def memory(self) -> Memory:
+        """One that has its Buffer still."""
+        having = [each for each in self.memories if each.buffer is not None]
+        return self.chosen.choice(having)
+
+    def work(self, kind: str) -> Node:
+        """A node's work, by chance."""
+        to, origin = self.memory(), self.memory()
+        while origin is to:
+            origin = self.memory()
+        if kind == "host":
+            self.counters.append(Counter())
+            return Node(kind, self.counters[-1])
+        if kind == "empty":
+            return Node(kind)
+        origin = None if kind == "fill" else origin
+        return Node(kind, to, origin, self.chosen.randint(1, BYTES), self.chosen.randrange(256))
+
+    def place(self, definition: accelrt.GraphDefinition, node: Node, after: list) -> accelrt.DefinitionNode:
+        """Adds a node to a definition."""
+        if node.kind == "child":
+            return definition.child(node.graphs[0].real, after=after)
+        if node.kind == "kernel":
+            return definition.kernel(self.kernel, 1, 64, **changes_to(node), after=after)
+        if node.kind == "set":
+            return definition.set_condition(node.to, node.origin.buffer, after=after)
+        if node.kind == "if":
+            return definition.if_(node.origin, else_=True, after=after)
+        method = "host_function" if node.kind == "host" else node.kind
+        added: accelrt.DefinitionNode = getattr(definition, method)(**changes_to(node), after=after)
+        return added
+
+    def put(self, graph: Made, node: Node) -> accelrt.DefinitionNode:
+        """Adds a node behind those that it has to come after."""
+        key, model = next(self.keys), graph.model
+        after = [graph.node(first) for first in model.needed_by(node)]
+        model.edges |= {(first, key) for first in model.needed_by(node)}
+        real = self.place(graph.real, node, after)
+        if node.kind == "child":
+            node.graphs = [node.graphs[0].model.copied()]
+        model.nodes[key] = node
+        return real
+
+    def put_condition(self, graph: Made) -> None:
+        """Adds a condition that memory decides, with nodes in both of its bodies."""
+        condition = graph.real.condition()
+        self.put(graph, Node("set", condition, self.memory()))
+        node = Node("if", None, condition, graphs=[Model(), Model()])
+        works = [[self.work(self.chosen.choice(CHANGED[:3])) for _ in range(2)] for _ in range(2)]
+        for body, nodes in zip(node.graphs, works, strict=True):
+            body.nodes = {next(self.keys): each for each in nodes}
+        for body, nodes in zip(self.put(graph, node).bodies, works, strict=True):
+            last: list[accelrt.DefinitionNode] = []
+            for each in nodes:
+                last = [self.place(body, each, last)]
+
+    # --- operations ---
+
+    def begin(self) -> None:
+        """Begins another definition."""
+        if len(self.graphs) < MOST_GRAPHS:
+            self.graphs.append(Made(Model(), accelrt.GraphDefinition()))
+
+    def add(self) -> None:
+        graph, kind = self.chosen.choice(self.graphs), self.chosen.choice(KINDS)
+        if len(graph.model.nodes) >= MOST_NODES:
+            return
+        if kind == "if":
+            self.put_condition(graph)
+        elif kind != "child":
+            self.put(graph, self.work(kind))
+        else:
+            other = self.chosen.choice(self.graphs)
+            if not other.is_single() and other.model.depth() < 3:
+                self.put(graph, Node(kind, graphs=[other]))
+
+    def remove(self) -> None:
+        """Takes a node out; those that were ordered by it are ordered by edges instead."""
+        graph = self.chosen.choice(self.graphs)
+        keys = [key for key, node in graph.model.nodes.items() if node.kind not in ("set", "if")]
+        if not keys:
+            return
+        key = self.chosen.choice(keys)
+        real = graph.node(key)
+        del graph.model.nodes[key]
+        graph.model.edges = {edge for edge in graph.model.edges if key not in edge}
+        real.remove()
+        self.order(graph)
+
+    def order(self, graph: Made) -> None:
+        """Adds the edges that are needed."""
+        while (edge := next(graph.model.unordered(), None)) is not None:
+            graph.real.add_edge(*map(graph.node, edge))
+            graph.model.edges.add(edge)
+
+    def join(self) -> None:
+        """Adds an edge that is not needed."""
+        graph = self.chosen.choice(self.graphs)
+        if len(graph.model.nodes) > 1:
+            keys = list(graph.model.nodes)
+            before, after = sorted(self.chosen.sample(range(len(keys)), 2))
+            edge = keys[before], keys[after]
+            if edge not in graph.model.edges:
+                graph.real.add_edge(*map(graph.node, edge))
+                graph.model.edges.add(edge)
+
+    def part(self) -> None:
+        """Takes an edge back, and adds those that are needed then."""
+        graph = self.chosen.choice(self.graphs)
+        if graph.model.edges:
+            edge = self.chosen.choice(sorted(graph.model.edges))
+            graph.real.remove_edge(*map(graph.node, edge))
+            graph.model.edges.discard(edge)
+            self.order(graph)
+
+    def clone(self) -> None:
+        graph = self.chosen.choice(self.graphs)
+        if len(self.graphs) < MOST_GRAPHS and not graph.is_single():
+            self.graphs.append(Made(graph.model.copied(), graph.real.clone()))
+
+    def instantiate(self) -> None:
+        graph = self.chosen.choice(self.graphs)
+        if graph.is_single() or len(self.instances) >= MOST_INSTANCES:
+            self.instances = [each for each in self.instances[1:] if each.first is not graph]
+            gc.collect()
+        if graph.model.nodes:
+            self.instances.append(Made(graph.model.copied(), graph.real.instantiate(), graph, graph))
+
+    def update(self) -> None:
+        """Changes what a node does, in the definition or in an instance, and some of it or all."""
+        made = self.chosen.choice(self.graphs + self.instances)
+        graph = made if made in self.graphs else made.source
+        if graph is None:
+            return
+        keys = [
+            key for key, node in made.model.nodes.items() if node.kind in CHANGED and key in graph.model.nodes
+        ]
+        if not keys:
+            return
+        key = self.chosen.choice(keys)
+        before, node = made.model.nodes[key], self.work(made.model.nodes[key].kind)
+        changes = changes_to(node)
+        if node.kind != "kernel" and self.chosen.random() < 0.5:
+            name, attribute = self.chosen.choice(list(NAMED[node.kind].items()))
+            changes = {name: changes[name]}
+            node = replace(before, **{attribute: getattr(node, attribute)})
+        made.model.nodes[key] = node
+        if node.to is node.origin or any(made.model.unordered()):  # an instance gets no edges
+            made.model.nodes[key] = before
+        else:
+            graph.node(key).update(instance=None if made is graph else made.real, **changes)
+
+    def switch(self) -> None:
+        """Has an instance leave a node out, or do it again."""
+        if not self.instances:
+            return
+        instance = self.chosen.choice(self.instances)
+        known = {} if instance.source is None else instance.source.model.nodes
+        keys = [key for key, node in instance.model.nodes.items() if node.kind in SWITCHED and key in known]
+        if keys:
+            key, out = self.chosen.choice(keys), self.chosen.random() < 0.5
+            instance.source.node(key).set_enabled(instance.real, not out)
+            (instance.model.left_out.add if out else instance.model.left_out.discard)(key)
+
+    def update_from(self) -> None:
+        """Has an instance do what a definition does, where both are alike."""
+        if not self.instances:
+            return
+        instance, graph = self.chosen.choice(self.instances), self.chosen.choice(self.graphs)
+        try:
+            instance.real.update(graph.real.graph)
+        except accelrt.CudaError:
+            if graph.model == instance.model:
+                raise
+        else:
+            instance.model, instance.source = graph.model.copied(), None
+
+    def drop(self) -> None:
+        """Drops a definition, an instance or a Buffer; what is used stays."""
+        what = self.chosen.choice([self.graphs, self.instances, self.memories])
+        if what is self.memories:
+            self.memory().buffer = None
+            self.memories.append(Memory(self.chosen))
+        elif len(what) > 1:
+            dropped = what.pop(self.chosen.randrange(len(what)))
+            for each in self.instances:
+                each.source = None if each.source is dropped else each.source
+        used = set().union(
+            *(one | other for one, other in (each.model.uses() for each in self.graphs + self.instances))
+        )
+        self.memories = [each for each in self.memories if each.buffer is not None or each in used]
+        gc.collect()
+
+    def replay(self) -> None:
+        """Replays instances, one after the other, and compares all memory."""
+        with accelrt.stream(self.stream):
+            for instance in self.chosen.choices(self.instances, k=2) if self.instances else ():
+                instance.real.replay()
+                instance.model.run({})
+                self.replays += 1
+            for memory in self.memories:
+                memory.reader.replay()
+        self.stream.synchronize()
+        for memory in self.memories:
+            places = np.flatnonzero(memory.seen != memory.expected)
+            if places.size:
+                raise DifferenceError(f"{places.size} bytes differ, the first of them at {places[0]}")
+        for counter in self.counters:
+            if counter.calls != counter.expected:
+                raise DifferenceError(f"a function was called {counter.calls} times, not {counter.expected}")
+
+
+def changes_to(node: Node) -> dict[str, Any]:
+    """What has a node do this: the arguments of update()."""
+    changes = {name: getattr(node, attribute) for name, attribute in NAMED[node.kind].items()}
+    if node.kind == "kernel":
+        changes["args"] = (node.to.buffer, node.origin.buffer, node.count, node.number)
+    return {name: each.buffer if isinstance(each, Memory) else each for name, each in changes.items()}
+
+
+# What of a Node each argument says; of a kernel's all.
+NAMED: dict[str, dict[str, str]] = {
+    "fill": {"dst": "to", "value": "number", "count": "count"},
+    "copy": {"dst": "to", "src": "origin", "nbytes": "count"},
+    "kernel": {"args": "to"},
+    "host": {"function": "to"},
+    "empty": {},
+}
