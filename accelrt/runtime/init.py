@@ -5,15 +5,16 @@ from _thread import RLock, get_ident
 
 from accelrt import env
 from accelrt.core import names, process
-from accelrt.driver import registry
-from accelrt.errors import DeferredCudaCallError, DriverNotFoundError, ForkedError, describe_codes
-from accelrt.status import FORK_TEXT, describe, name_of, text_of
 
 if getattr(process, "call_at_fork", None) is None:  # what is compiled is loaded once a process
     raise ImportError(
         "accelrt was imported by an interpreter of this process that has ended (Py_Finalize), and cannot be "
         "imported by another one: keep one interpreter for as long as the process lives"
     )
+
+from accelrt.driver import registry
+from accelrt.errors import DeferredCudaCallError, DriverNotFoundError, ForkedError, describe_codes
+from accelrt.status import FORK_TEXT, describe, name_of, text_of
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
