@@ -920,8 +920,8 @@ cdef int allocate_slow(int device, size_t size, uintptr_t stream, uintptr_t* out
 
 
 cdef int allocate_missing(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
-    # Takes the growth lock, which comes before the inner lock, and retries: if another thread holds it, and so may be growing
-    # the pool, the exclusive section is released for the wait, and the request begins anew.
+    # Takes the growth lock, which comes before the inner lock, and retries: if another thread holds it, and so may be
+    # growing the pool, the exclusive section is released for the wait, and the request begins anew.
     cdef int code = 0
     cdef bint waited = pthread_mutex_trylock(&pool.growth) != 0
     if waited:

@@ -60,8 +60,8 @@ def places(code):
 def calls_of_enter(code):
     """Where Python 3.14 calls the __enter__ of a with statement, or of an asynchronous one: offsets.
 
-    It looks for signals behind that call, where nothing calls __exit__ yet, and so leaves a lock taken: its own
-    defect, mended in 3.15, against which Python code can do nothing.  Older ones do not look there.
+    It looks for signals behind that call, where nothing calls __exit__ yet, and so leaves a lock taken: its
+    own defect, mended in 3.15, against which Python code can do nothing.  Older ones do not look there.
     """
     instructions = itertools.pairwise(dis.get_instructions(code))
     return frozenset(each.offset for before, each in instructions if before.opname == "LOAD_SPECIAL")

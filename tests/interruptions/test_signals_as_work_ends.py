@@ -1,5 +1,4 @@
-"""What a signal's handler raises comes out of the wait that it interrupts, though the work ends meanwhile; what does not
-end by then keeps its memory."""
+"""What a signal's handler raises comes out of the wait that it interrupts, whether the work ends or not."""
 
 import threading
 
