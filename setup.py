@@ -115,7 +115,7 @@ KINDS = {
 COLD = """
 allocator.audit allocator.backing.pages allocator.external.external_pool allocator.private.routes
 allocator.private.sleep allocator.readers arrays.managed core.process driver.cuda.memory driver.host.driver
-driver.host.graphs driver.host.memory driver.registry driver.testing graphs.edits graphs.nodes
+driver.host.graphs driver.host.memory driver.registry driver.testing graphs.bindings graphs.edits graphs.nodes
 memory.history.recording memory.mempool memory.reservation nccl.ranks nvml.library resources.resource
 runtime.lifetimes sharing.mapping status
 """

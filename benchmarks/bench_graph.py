@@ -1,7 +1,8 @@
 """Graphs of ten copies of 1 KiB within the device, and changes of instances, from Python.
 
-A rebinding gives a graph of 1,000 copies of 1 KiB eight other sources, each of one node; an update gives a
-kernel node another pointer.  Nothing is replayed in between, so that an instance is changed in place.
+A rebinding gives a graph of 1,000 copies of 1 KiB eight other sources, each of one node, or one of 1,000
+kernels eight other pointers; an update gives a kernel node another pointer, by GraphParameters or the node.
+Nothing is replayed in between, so that an instance is changed in place.
 
 Capture and instantiation are one figure, and the old graph's destruction is part of it.  Replay is the call
 alone; the work itself takes the device longer.  The threads beside the last capture run loops without the
@@ -27,9 +28,15 @@ ASKERS = 8
 ROWS = [
     Row("replay_10", "replay() of 10 nodes", Goal(100, plus="raw C"), batch=50),
     Row("capture_10", "capture and instantiate 10 nodes", Goal(1.2, times="raw C"), batch=20),
-    Row("rebind_8", "other memory for 8 of 1,000 nodes", Goal(1000 + 8 * 300), batch=50),
+    Row("rebind_8", "other memory for 8 of 1,000 copies", Goal(1000 + 8 * 300), batch=50),
+    Row("rebind_kernels_8", "other memory for 8 of 1,000 kernels", Goal(1000 + 8 * 300), batch=50),
     Row("update_1", "another pointer for one kernel node", Goal(150, plus="raw C"), batch=200),
-    Row("capture_asked", f"the same beside {ASKERS} threads that record and ask", batch=20),
+    Row("update_node", "the same by the node of a definition", Goal(150, plus="raw C"), batch=200),
+    Row(
+        "capture_asked",
+        f"capture and instantiate 10 nodes beside {ASKERS} threads that record and ask",
+        batch=20,
+    ),
 ]
 
 

@@ -1,7 +1,6 @@
 """Memory that the driver itself lays out: managed memory, where it lies and what the driver is told of its use; and what
 work names by a handle, CUDA arrays with their textures and surfaces, and copies of those."""
 cimport cython
-import re
 from collections import namedtuple
 from cpython.object cimport PyObject
 from libc.stdint cimport uintptr_t
@@ -14,10 +13,11 @@ from accelrt.arrays.copy cimport (
     finish, follow_producer, is_asynchronous, keep, look_again_slow, note_use, Operand, read_array, read_operand, record_for,
     uses_owner, View,
 )
-from accelrt.devices.device cimport device_at, known_devices, ordinal_of
+from accelrt.devices.device cimport device_at, known_devices
+from accelrt.devices.device import memory_place
 from accelrt.driver.managed cimport (
-    ACCESSED_BY, IS_READ_MOSTLY, LOCATION_DEVICE, LOCATION_HOST, LOCATION_NODE, ManagedRange, NOWHERE,
-    PREFERRED_DEVICE, PREFETCHED_DEVICE, SET_ACCESSED_BY, SET_PREFERRED, SET_READ_MOSTLY, THE_HOST, UNSET_ACCESSED_BY,
+    ACCESSED_BY, IS_READ_MOSTLY, LOCATION_DEVICE, LOCATION_NODE, ManagedRange, NOWHERE, PREFERRED_DEVICE,
+    PREFETCHED_DEVICE, SET_ACCESSED_BY, SET_PREFERRED, SET_READ_MOSTLY, THE_HOST, UNSET_ACCESSED_BY,
     UNSET_PREFERRED, UNSET_READ_MOSTLY,
 )
 from accelrt.driver.guard cimport go_relaxed, restore_mode
@@ -40,7 +40,6 @@ cdef enum:
     MOST_DEVICES = 64
     KIND_BEHIND = 3    # PREFERRED_KIND and PREFETCHED_KIND follow their older attributes by so much: 2 -> 5, 4 -> 7
 
-cdef object NODE = re.compile("cpu(?::(\\d+))?")
 cdef dict ADVICE = {
     "read_mostly": (SET_READ_MOSTLY, UNSET_READ_MOSTLY, False),
     "preferred_location": (SET_PREFERRED, UNSET_PREFERRED, True),
@@ -71,16 +70,7 @@ class ManagedAttributes(namedtuple("ManagedAttributes", FIELDS)):
 # --- arguments ----------------------------------------------------------------------------------------------------
 
 cdef int read_location(object location, ManagedRange* out_range) except -1:
-    # "cpu" is the host, as torch calls it; "host:0" would be the host device.
-    match = NODE.fullmatch(location) if isinstance(location, str) else None
-    if match is None:
-        out_range.kind, out_range.place = LOCATION_DEVICE, ordinal_of(location)
-    elif match[1] is None:
-        out_range.kind, out_range.place = LOCATION_HOST, 0
-    elif len(match[1]) > 9:
-        raise ArgumentError(f"location is {location!r}; a NUMA node has a number of its system's")
-    else:
-        out_range.kind, out_range.place = LOCATION_NODE, int(match[1])
+    out_range.kind, out_range.place = memory_place(location)
     return 0
 
 

@@ -9,7 +9,8 @@ from cpython.number cimport PyNumber_Index
 
 from accelrt.core.interpreter cimport PyThread_get_thread_ident
 from accelrt.core.process cimport FORK_DEVICES, at_fork
-from accelrt.errors import InvalidDeviceError, InvalidDeviceTypeError
+from accelrt.driver.managed cimport LOCATION_DEVICE, LOCATION_HOST, LOCATION_NODE
+from accelrt.errors import ArgumentError, InvalidDeviceError, InvalidDeviceTypeError
 from accelrt.runtime import init
 from accelrt.driver.registry import active_device_count
 from accelrt.runtime.lifetimes cimport drain, raise_callback_errors
@@ -370,6 +371,26 @@ def device_ordinal(device: DeviceArgument | None = None) -> int:
         ValueError, TypeError: it names none of this process.
     """
     return ordinal_of(device)
+
+
+def memory_place(location: DeviceArgument) -> tuple[int, int]:
+    """Returns where managed memory may lie, of an argument that names a device, or as torch calls the host: "cpu", and
+    "cpu:1" for a node of its memory.
+
+    Returns:
+        (LOCATION_ number of driver/managed.pxd, the device's ordinal, the node's number, or 0).
+    Raises:
+        ValueError, TypeError: it names none.
+    """
+    cdef str node
+    if location == "cpu":
+        return LOCATION_HOST, 0
+    node = location[4:] if isinstance(location, str) and location.startswith("cpu:") else ""
+    if len(node) > 9:
+        raise ArgumentError(f"location is {location!r}; a NUMA node has a number of its system's")
+    if node.isdecimal():
+        return LOCATION_NODE, int(node)
+    return LOCATION_DEVICE, ordinal_of(location)
 
 
 def set_device(device: DeviceArgument | None) -> None:

@@ -52,7 +52,9 @@ UNDONE_BY = {
     "address_reserve": "address_free(out_address, size)",
     **dict.fromkeys(("physical_create", "physical_import"), "physical_release(out_handle)"),
     **dict.fromkeys(("physical_export", "pool_export"), "close(out_file)"),
-    **dict.fromkeys(("pool_create", "pool_import", "pinned_pool_create"), "pool_destroy(out_pool)"),
+    **dict.fromkeys(
+        ("pool_create", "pool_import", "pinned_pool_create", "managed_pool_create"), "pool_destroy(out_pool)"
+    ),
     "stream_create": "stream_destroy(device, out_stream)",
     **dict.fromkeys(("event_create", "ipc_event_open"), "event_destroy(device, out_event)"),
     "array_create": "array_destroy(device, out_array)",

@@ -21,7 +21,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from accelrt.driver.node_params cimport NodeParams, host_fn
 
 cdef enum:
-    TABLE_VERSION = 16
+    TABLE_VERSION = 17
     TEXT_BYTES = 256
     LOG_BYTES = 4096
 
@@ -247,9 +247,10 @@ cdef struct Table:
     int (*ipc_memory_export)(int device, uintptr_t address, char* out_ipc) noexcept nogil
     int (*ipc_memory_open)(int device, const char* handle, uintptr_t* out_address) noexcept nogil
     int (*ipc_memory_close)(int device, uintptr_t address) noexcept nogil
-    # pools that the caller makes, of at most limit bytes (0: the driver's choice).  One leaves as a file, as physical memory
-    # does; imported, it gives none, but opens pointers to its process's.  A destroyed one lives until all of it is freed
-    int (*pool_create)(int device, size_t limit, uintptr_t* out_pool) noexcept nogil
+    # pools that the caller makes, of at most limit bytes (0: the driver's choice).  One that is shared leaves as a file, as
+    # physical memory does; imported, it gives none, but opens pointers to its process's.  A destroyed one lives until all of
+    # it is freed
+    int (*pool_create)(int device, size_t limit, bint shared, uintptr_t* out_pool) noexcept nogil
     int (*pool_destroy)(uintptr_t pool) noexcept nogil
     int (*pool_export)(uintptr_t pool, int* out_file) noexcept nogil
     int (*pool_import)(int device, int file, uintptr_t* out_pool) noexcept nogil
@@ -268,6 +269,8 @@ cdef struct Table:
     # pools of page-locked memory, which serve streams of every device, and which no device uses before pool_access_set: new
     # ones are on a LOCATION_NODE, or shared with none at LOCATION_HOST
     int (*pinned_pool_create)(int kind, int node, size_t limit, bint shared, uintptr_t* out_pool) noexcept nogil
+    # pools of managed memory, which streams of the device order, and which prefers a LOCATION_ or none (CUDA 13.0)
+    int (*managed_pool_create)(int device, int kind, int place, uintptr_t* out_pool) noexcept nogil
 
     # the end of the process: nothing may be called after it
     int (*close)() noexcept nogil  # waits for callbacks that still run; leaves the devices alone

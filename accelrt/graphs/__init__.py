@@ -3,7 +3,8 @@
 graph        CUDAGraph: capture, replay, update; the contexts that capture it and bodies of conditional nodes;
              the states of random numbers that its replays move on
 nodes        the driver's graphs: nodes, instantiation and update; graphs of nogil code, for the Cython API
-edits        what is done to nodes by hand: described, added, changed, taken out, given other memory
+edits        what is done to nodes by hand: described, added, changed, taken out
+bindings     where the nodes of what is instantiated name memory, and what they are given in its place
 definition   GraphDefinition: graphs made by hand, and captured graphs taken apart
 definition_node  DefinitionNode: what one of its nodes tells, and what is changed of it alone
 definition_parts  what a GraphDefinition knows of its nodes, and of the graphs that they own

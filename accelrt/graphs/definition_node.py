@@ -124,13 +124,18 @@ class DefinitionNode:
             CudaError: the driver refused; nothing is changed, or where the graph alone refused, what was
                 instantiated of it.
         """
-        graph: CUDAGraph = self.definition._graph
+        definition = self.definition
+        graph: CUDAGraph = definition._graph
         if instance is not None and not edits.is_instance(instance, graph):
             raise RuntimeError(f"{self!r} is no node of the graph that the instance was instantiated from")
+        target = graph if instance is None else instance
         try:
-            self._change(graph if instance is None else instance, changes)
+            if self.type == "kernel":
+                self._launch_anew(target, definition, changes)
+            else:
+                self._change(target, definition, changes)
         except CudaError as error:
-            if self.definition._owner is None or instance is None:
+            if definition._owner is None or instance is None:
                 raise
             raise type(error)(
                 f"{error}; {self!r} is in a body or a child, whose nodes this driver changes in no instance: "
@@ -150,23 +155,26 @@ class DefinitionNode:
         if not changes:
             raise TypeError(f"nothing was given for a {self.type} node; pass {arguments[0]}=") from None
 
-    def _change(self, target: CUDAGraph, changes: dict[str, Any]) -> None:
-        definition = self.definition
+    def _launch_anew(self, target: CUDAGraph, definition: Any, changes: dict[str, Any]) -> None:
+        try:
+            if definition._owner is None:
+                target.set_kernel_node_params(cast(Any, self), **changes)
+            else:
+                edits.change_kernel_within(target, definition, self, **changes)
+        except TypeError:
+            self._refuse_names(changes, LAUNCH)
+            raise
+
+    def _change(self, target: CUDAGraph, definition: Any, changes: dict[str, Any]) -> None:
         maker: Any = CHANGES.get(self.type)
-        if maker is None and self.type != "kernel":
+        if maker is None:
             raise TypeError(f"{self!r} cannot be changed; remove it and add another")
         try:
-            if self.type == "kernel" and definition._owner is not None:
-                edits.change_kernel_within(target, definition, self, **changes)
-                return
-            if self.type == "kernel":
-                target.set_kernel_node_params(cast(Any, self), **changes)
-                return
             changed = edits.changed_params(target, self.id)
             work = maker(definition, self.params if changed is None else changed, **changes)
         except TypeError:
-            code = maker.__code__ if maker else None
-            self._refuse_names(changes, code.co_varnames[2 : 2 + code.co_kwonlyargcount] if code else LAUNCH)
+            code = maker.__code__
+            self._refuse_names(changes, code.co_varnames[2 : 2 + code.co_kwonlyargcount])
             raise
         inner = [] if self.type != "graph" or target is not definition._graph else self._inner()
         gone = [each.id for each in inner]

@@ -1,7 +1,7 @@
 # Graphs: work that was captured once and is replayed.
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.graphs.nodes cimport NodeChange, NodePast
+from accelrt.graphs.nodes cimport Change, NodeChange, NodePast
 from accelrt.runtime.lifetimes cimport Record
 from accelrt.streams.stream cimport Stream
 
@@ -44,7 +44,7 @@ cdef class CUDAGraph:
     cdef list pasts                  # weak references to those of its instances; or None
     cdef dict within                 # handles of children in what is instantiated -> the host functions that each calls
     cdef object bound                # the last Bindings of the instance, or None
-    cdef list rebinds                # what their names were given: by the name's place a NodeChange or None; or None
+    cdef list rebinds                # what their names were given: by the name's place a MemoryChange or None; or None
     cdef dict kernels                # the Kernels among them, by the driver's handle; None until one is looked for
     cdef dict changes                # handles of nodes -> NodeChange: what they use since then; or None
     cdef list calls                  # the host functions among them
@@ -66,6 +66,7 @@ cdef class CUDAGraph:
     cdef list things(self)           # all that the nodes of the graph point at
     cdef list note_made(self)
     cdef int take_things(self, list things) except -1
+    cdef uintptr_t kept_graph(self) except 0
     cdef uintptr_t node_graph(self) except 0
     cdef CUDAGraph make_instance(self, uint64_t flags)
     cdef int make_exec(self) except -1
@@ -90,11 +91,11 @@ cdef class CUDAGraph:
     cdef dict own_kernels(self)
     cdef int change_kernel(self, uintptr_t graph, uintptr_t handle, object kernel, object grid, object block, object shared,
                            object args) except -1
-    cdef int note_change(self, NodeChange change) except -1
-    cdef int keep_change(self, object node, NodeChange change) except -1
-    cdef bint finish_change(self, NodeChange change) except -1
+    cdef int note_change(self, Change change) except -1
+    cdef int keep_change(self, object node, NodeChange change, NodeChange before) except -1
+    cdef bint finish_change(self, Change change) except -1
     cdef int undo_change(self, object node, NodeChange change) except -1
-    cdef bint let_go(self, NodeChange before, NodeChange after, uintptr_t stream) except -1
+    cdef bint let_go(self, Change before, Change after, uintptr_t stream) except -1
     cdef int update_from(self, CUDAGraph to) except -1
     cdef int take_over(self, CUDAGraph other) except -1
     cdef int require_free(self) except -1

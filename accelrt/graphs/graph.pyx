@@ -21,8 +21,8 @@ from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_NONE, 
 from accelrt.errors import ArgumentError, CaptureError
 from accelrt.graphs.hooks import add_hook, run_hooks, run_last_hooks
 from accelrt.graphs.nodes cimport (
-    begin_past, calls_within, change_kernel_node, instance_hint, instantiate, instantiate_anew, kernels_in, NodeChange,
-    note_past, read_kernel_node, record_capture, refuse_asleep, require_made, update_exec,
+    begin_past, calls_within, Change, change_kernel_node, instance_hint, instantiate, instantiate_anew, kernels_in,
+    NodeChange, note_past, read_kernel_node, record_capture, refuse_asleep, require_made, update_exec,
 )
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
 from accelrt.kernels.kernel cimport Kernel
@@ -87,6 +87,8 @@ cdef list all_things(list base, dict by_node):
 
 cdef uintptr_t node_id(object node) except? 0:
     # It may be a node of a definition too, whose id is 0 once it was taken out.
+    if type(node) is GraphNode:
+        return checked_address_int((<tuple>node)[0], "node")
     definition = getattr(node, "definition", None)
     generation = getattr(definition, "_generation", None)
     if generation is not None and generation != (<CUDAGraph?>definition._graph).generation:
@@ -169,7 +171,8 @@ cdef class CUDAGraph:
             self.drop_pool()
         self.uses_others_memory = False
         self.kept = self.calls = self.sides = self.launched_on = self.random = None
-        self.kernels = self.changes = self.base = self.by_node = self.source = self.bound = self.rebinds = None
+        self.kernels = self.changes = self.base = self.by_node = self.made_nodes = self.within = None
+        self.source = self.bound = self.rebinds = None
         self.last_stream = UINTPTR_MAX
         self.node_count = 0
         self.busy -= 1
@@ -391,7 +394,8 @@ cdef class CUDAGraph:
 
     cdef int keep(self, list kept) except -1:
         self.take_things(kept)
-        self.changes = self.base = self.by_node = self.source = self.bound = self.rebinds = self.within = None
+        self.changes = self.base = self.by_node = self.made_nodes = self.within = None
+        self.source = self.bound = self.rebinds = None
         self.past, self.pasts, self.launched_on, self.last_stream = None, None, None, UINTPTR_MAX
         self.rare = UNREADY * (self.exec_ == 0) | RANDOM * (self.random is not None) | self.rare & (HOOKS | CALLBACKS)
         return 0
@@ -447,8 +451,8 @@ cdef class CUDAGraph:
         # Whose nodes are named.
         cdef uintptr_t graph
         if self.source is None:
-            return self.raw_cuda_graph()
-        graph = self.source.raw_cuda_graph()
+            return self.kept_graph()
+        graph = self.source.kept_graph()
         if self.source.generation != self.source_generation:
             raise RuntimeError("the graph that this was instantiated from is gone: it was reset or updated since; "
                                "instantiate another one")
@@ -498,7 +502,7 @@ cdef class CUDAGraph:
 
     cdef int drop_bound(self) except -1:
         # What was instantiated anew uses the memory of the capture.
-        cdef NodeChange change, nothing = NodeChange.__new__(NodeChange)
+        cdef Change change, nothing = Change.__new__(Change)
         cdef list rebinds = self.rebinds
         self.bound = self.rebinds = None
         if rebinds is not None and deferral_for(<PyObject*>self) is not None:
@@ -641,7 +645,7 @@ cdef class CUDAGraph:
 
     cdef int refuse_sleeping(self) except -1:
         # The graph's own pool, those whose memory its nodes are known to use, and communicators.
-        cdef NodeChange change
+        cdef Change change
         if not watch.any_sleeps():
             return 0
         if not watch.is_pool_awake(self.ordinal, self.pool_id[0], self.pool_id[1]):
@@ -656,7 +660,7 @@ cdef class CUDAGraph:
     cdef int note_stream(self, uintptr_t handle) except -1:
         # The graph may die while a replay is under way on this stream.  Nobody changes it before all of its memory is noted.
         cdef Stream stream
-        cdef NodeChange change
+        cdef Change change
         if self.launched_on is None:
             self.launched_on = {}
         if handle not in self.launched_on:
@@ -836,9 +840,13 @@ cdef class CUDAGraph:
             RuntimeError: this CUDAGraph was not made with keep_graph=True, or holds no graph; or another thread changes
                 it just now.
         """
+        self.shown = self.kept_graph() != 0
+        return self.graph
+
+    @cython.critical_section
+    cdef uintptr_t kept_graph(self) except 0:
         self.require_calm()
         if self.graph and self.record is None:
-            self.shown = True
             return self.graph
         if not self.keep_graph:
             raise RuntimeError("the driver's graph was not kept; make it with CUDAGraph(keep_graph=True)")
@@ -922,24 +930,27 @@ cdef class CUDAGraph:
     cdef int change_kernel(self, uintptr_t graph, uintptr_t handle, object kernel, object grid, object block, object shared,
                            object args) except -1:
         # The node is of this graph, or of one that a node of it owns.
-        cdef NodeChange change = NodeChange.__new__(NodeChange)
+        cdef NodeChange change = NodeChange.__new__(NodeChange), before
         cdef CUDAGraph source = self.source
         cdef bint begun = False, left = False
+        cdef object node = handle
         self.require_unreplayed()
         if self.exec_:
-            require_made(self.by_node if source is None else source.by_node, self.made_nodes, handle)
+            require_made(self.by_node if source is None else source.by_node, self.made_nodes, node)
         self.begin_change()
         if source is not None:
             count_uses(source, 1)
         try:
-            change_kernel_node(graph, self.exec_, handle, self.ordinal, self.capture, self.own_kernels(),
-                               self.changes.get(handle), change, &begun, kernel, grid, block, shared, args,
-                               None if source is None else self.past, source is None and bool(self.pasts))
-            self.keep_change(handle, change)
+            self.own_kernels()
+            before = self.changes.get(node)
+            change_kernel_node(graph, self.exec_, handle, self.ordinal, self.capture, self.kernels, before, change, &begun,
+                               kernel, grid, block, shared, args, None if source is None else self.past,
+                               source is None and bool(self.pasts))
+            self.keep_change(node, change, before)
             left = self.finish_change(change)
         except BaseException:
-            if begun and self.changes.get(handle) is not change:
-                self.keep_change(handle, change)
+            if begun and self.changes.get(node) is not change:
+                self.keep_change(node, change, before)
             raise
         finally:
             self.end_change()
@@ -958,23 +969,23 @@ cdef class CUDAGraph:
             self.changes = {}
         return self.kernels
 
-    cdef int note_change(self, NodeChange change) except -1:
+    cdef int note_change(self, Change change) except -1:
         # The streams of earlier replays are told: those that come find it known.
         if self.launched_on is not None:
             for handle in self.launched_on:
                 self.uses_others_memory = change.note(self.ordinal, handle) or self.uses_others_memory
         return 0
 
-    cdef int keep_change(self, object node, NodeChange change) except -1:
-        # What it uses, beside what there was until finish_change.
-        change.before, change.serial = self.changes.get(node), self.edits
+    cdef int keep_change(self, object node, NodeChange change, NodeChange before) except -1:
+        # What it uses, beside what there was until finish_change: that of the last change, or None.
+        change.before, change.serial = before, self.edits
         self.changes[node] = change
         if change.former is not None:
             note_past(self.pasts, node, change.former)
             change.former = None
         return self.note_change(change)
 
-    cdef bint finish_change(self, NodeChange change) except -1:
+    cdef bint finish_change(self, Change change) except -1:
         # The driver took it all.  Answers whether something that is kept no more waits for streams.
         cdef bint left = False
         if change.before is not None and self.launched_on is not None:
@@ -993,7 +1004,7 @@ cdef class CUDAGraph:
             self.changes[node] = change.before
         return 0
 
-    cdef bint let_go(self, NodeChange before, NodeChange after, uintptr_t stream) except -1:
+    cdef bint let_go(self, Change before, Change after, uintptr_t stream) except -1:
         # What a change used that another takes the place of: allocators of accelrt know that replays use it, and of the rest
         # nothing goes before the stream is past them.
         cdef list unused = None, foreign

@@ -3,7 +3,7 @@
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.driver.node_params cimport NodeParams
-from accelrt.kernels.kernel cimport Kernel
+from accelrt.kernels.kernel cimport Dimensions, Kernel
 from accelrt.runtime.lifetimes cimport PoolUse, Record
 
 cdef int instantiate(int ordinal, uintptr_t graph, uint64_t flags, uintptr_t* out_exec) noexcept nogil  # a status code
@@ -22,26 +22,34 @@ cdef str type_name(int number)  # of a node: TYPES
 cdef class Handles:          # room for handles that a row writes
     cdef uintptr_t* array
 
-cdef class NodeChange:       # of a node, or of memory that a name is given: what a graph uses since then
-    cdef Kernel kernel      # None of a node of another kind
-    cdef dict roles         # of another kind: role -> list of what it uses
-    cdef object launches    # KernelParams, CopyParams or FillParams of an instance's node, whose graph has others
-    cdef object former      # those of the graph's node before, until keep_change has them; or None
-    cdef list things         # of the kernel, and of each argument: objects, each with its Side, and PoolUses; or None
-    # Of memory that a name is given, where things is None:
-    cdef object keeper       # what has it,
-    cdef int ordinal         # of the device where that lies, as of a Side,
-    cdef uintptr_t block     # where that begins,
-    cdef PoolUse pool        # the private pool that it is of, or None,
-    cdef bint is_others      # whether it is of no allocator of accelrt, once a stream was told,
-    cdef uintptr_t address   # where it begins,
-    cdef int place           # and the name's, among those of the Bindings
-    cdef uint64_t serial     # CUDAGraph.edits when it was made
-    cdef NodeChange before   # where the graph refused what its instance took: what the graph's node still uses; or None
+cdef class Change:           # what a graph uses since a node was changed, or since memory was given a name
+    cdef Change before       # where the graph refused what its instance took: what the graph's node still uses; or None
 
     cdef bint note(self, int device, uintptr_t stream) except *  # as note_sides
     cdef int refuse_asleep(self) except -1
-    cdef list foreign(self, int device, uintptr_t stream, NodeChange after)  # or None
+    cdef list foreign(self, int device, uintptr_t stream, Change after)  # or None
+
+
+cdef class NodeChange(Change):
+    cdef Kernel kernel       # None of a node of another kind
+    cdef dict roles          # of another kind: role -> list of what it uses
+    cdef bint is_apart       # it is an instance's alone, whose graph has other params:
+    cdef object work         # CopyParams or FillParams; or None of a kernel node, which has
+    cdef Dimensions size     # these, with kernel
+    cdef tuple values        # and these arguments as bytes; or None where nobody knows their sizes
+    cdef object former       # those of the graph's node before, until keep_change has them; or None
+    cdef list things         # of the kernel, and of each argument: objects, each with its Side, and PoolUses; or None
+    cdef uint64_t serial     # CUDAGraph.edits when it was made
+
+
+cdef class MemoryChange(Change):  # what a name was given
+    cdef object keeper       # what has the memory
+    cdef int ordinal         # of the device where that lies, as of a Side
+    cdef uintptr_t block     # where that begins
+    cdef PoolUse pool        # the private pool that it is of, or None
+    cdef bint is_others      # whether it is of no allocator of accelrt, once a stream was told
+    cdef uintptr_t address   # where it begins
+    cdef int place           # the name's, among those of the Bindings
 
 
 cdef class NodePast:
@@ -53,7 +61,7 @@ cdef int refuse_asleep(list things) except -1  # a replay that uses what a Sleep
 cdef tuple begin_past(list pasts)
 cdef int note_past(list pasts, object node, object former) except -1  # before a node of the graph is changed
 # Refuses a node that was made by hand since what is instantiated was.
-cdef int require_made(dict made_by_hand, dict instantiated, uintptr_t node) except -1
+cdef int require_made(dict made_by_hand, dict instantiated, object node) except -1
 # What an instance's node does where it may not be what the graph's does now; else None.  change: the instance's, or None.
 cdef object params_of_instance(NodeChange change, NodePast past, object node)
 cdef object params_of(const NodeParams* params)  # of a copy or a fill; None of the rest

@@ -1,5 +1,4 @@
 """Nodes of graphs, which may be changed between replays; and graphs for code without Python."""
-cimport cython
 import os
 from collections import namedtuple
 from cpython.weakref cimport PyWeakref_NewRef
@@ -23,7 +22,7 @@ from accelrt.driver.node_params cimport (
 cimport accelrt.driver.registry as registry
 from accelrt.errors import CudaError, NotSupportedError
 from accelrt.kernels.kernel cimport (
-    Dimensions, keep_memory, Kernel, make_kernel, Packed, POINTER, read_dimensions, read_shared, uses_of,
+    Dimensions, keep_memory, Kernel, make_kernel, Packed, POINTER, read_dimensions, read_shared, triple, uses_of,
 )
 from accelrt.runtime.lifetimes cimport (
     GRAPH, GRAPH_EXEC, dispose_capture, drain_too, end_capture as end_on_driver, end_capture_again, find_call,
@@ -287,35 +286,57 @@ def list_nodes(uintptr_t graph, owner: CUDAGraph | None = None) -> list[GraphNod
 
 # --- kernel nodes ----------------------------------------------------------------------------------------------
 
-# stub: class NodeChange:
-@cython.freelist(16)
-cdef class NodeChange:
-    """The work of a node since it was changed, or the memory that a name was given, and what either uses."""
+# stub: class Change:
+cdef class Change:
+    """Base of what a graph uses since a node was changed, or memory was given a name; by itself it uses nothing."""
+
+    cdef bint note(self, int device, uintptr_t stream) except *:
+        return False
+
+    cdef int refuse_asleep(self) except -1:
+        return 0
+
+    cdef list foreign(self, int device, uintptr_t stream, Change after):
+        # Returns what has to live until a stream is past its replays once this change gives way to another: functions,
+        # events, and memory of no allocator of accelrt's.
+        return None
+
+
+# stub: class MemoryChange(Change):
+cdef class MemoryChange(Change):
+    """The memory that a name was given."""
+
+    cdef bint note(self, int device, uintptr_t stream) except *:
+        self.is_others = note_side(self.ordinal, self.block, device, stream)
+        return self.is_others
+
+    cdef int refuse_asleep(self) except -1:
+        return 0 if self.pool is None else self.pool.refuse_asleep()
+
+    cdef list foreign(self, int device, uintptr_t stream, Change after):
+        cdef bint stays = isinstance(after, MemoryChange) and (<MemoryChange>after).keeper is self.keeper
+        return [self.keeper] if self.is_others and not stays else None
+
+
+# stub: class NodeChange(Change):
+cdef class NodeChange(Change):
+    """The work of a node since it was changed, and what it uses."""
 
     cdef bint note(self, int device, uintptr_t stream) except *:
         cdef bint others = False
-        if self.things is None:
-            self.is_others = note_side(self.ordinal, self.block, device, stream)
-            return self.is_others
         for things in self.things:
             others = note_sides(things, device, stream) or others
         return others
 
     cdef int refuse_asleep(self) except -1:
-        if self.pool is not None:
-            self.pool.refuse_asleep()
         for things in self.things or ():
             refuse_asleep(things)
         return 0
 
-    cdef list foreign(self, int device, uintptr_t stream, NodeChange after):
-        # Returns what has to live until a stream is past its replays once this change gives way to another: functions,
-        # events, and memory of no allocator of accelrt's.
+    cdef list foreign(self, int device, uintptr_t stream, Change after):
         cdef list leftover = [], things
         cdef Py_ssize_t index
         cdef bint is_leftover
-        if self.things is None:
-            return [self.keeper] if self.is_others and after.keeper is not self.keeper else None
         for things in self.things:
             for index in range(len(things) if things else 0):
                 if isinstance(things[index], Side):
@@ -326,7 +347,7 @@ cdef class NodeChange:
                 if is_leftover:
                     leftover.append(things[index])
         if leftover:  # as memory of accelrt's allocators is not
-            stays = {id(thing) for things in after.things if things for thing in things}
+            stays = {id(thing) for things in (<NodeChange?>after).things if things for thing in things}
             leftover = [thing for thing in leftover if id(thing) not in stays]
         return leftover
 
@@ -376,7 +397,7 @@ cdef int note_past(list pasts, object node, object former) except -1:
     return 0
 
 
-cdef int require_made(dict made_by_hand, dict instantiated, uintptr_t node) except -1:
+cdef int require_made(dict made_by_hand, dict instantiated, object node) except -1:
     # What is instantiated has the nodes of then, and the driver calls another one an invalid value.
     if made_by_hand is not None and node in made_by_hand and (instantiated is None or node not in instantiated):
         raise RuntimeError(f"node {node:#x} was added after the graph was instantiated, and what is instantiated has the "
@@ -385,9 +406,14 @@ cdef int require_made(dict made_by_hand, dict instantiated, uintptr_t node) exce
 
 
 cdef object params_of_instance(NodeChange change, NodePast past, object node):
-    if change is not None and change.launches is not None:
-        return change.launches
-    return past.params.get(node)
+    if change is None or not change.is_apart:
+        return past.params.get(node)
+    return change.work if change.kernel is None else describe_launch(
+        change.kernel, change.kernel.name, change.kernel.handle, &change.size, change.values)
+
+
+cdef object describe_launch(Kernel kernel, str name, uintptr_t function, const Dimensions* size, tuple values):
+    return KernelParams(kernel, name, function, triple(size.grid), triple(size.block), size.shared, values)
 
 
 cdef dict kernels_in(list kept):
@@ -410,10 +436,14 @@ cdef Record recorded():
 cdef int gather_uses(NodeChange after, Kernel kernel, tuple arguments, NodeChange change, tuple values) except -1:
     # Arguments that are bytes may be the values that the node had; they then use what those did.
     cdef Py_ssize_t index, slot
-    cdef Record record = recorded()
-    cdef list alone = [0] * len(arguments)
-    kernel.keep_with(record, ())
-    after.kernel, after.things = kernel, [record.kept]
+    cdef Record record
+    after.kernel = kernel
+    if change is not None and change.kernel is kernel:
+        after.things = [change.things[0]]
+    else:
+        record = recorded()
+        kernel.keep_with(record, ())
+        after.things = [record.kept]
     for index in range(len(arguments)):
         argument, record = arguments[index], None
         if isinstance(argument, bytes) and change is not None:
@@ -422,9 +452,8 @@ cdef int gather_uses(NodeChange after, Kernel kernel, tuple arguments, NodeChang
                 if values[slot] == argument and slot + 1 < len(change.things) and change.things[slot + 1]:
                     record.kept += change.things[slot + 1]
         elif not isinstance(argument, (bytes, int, float)):
-            record, alone[index] = recorded(), argument
-            keep_memory(kernel.takes, tuple(alone), record)
-            alone[index] = 0
+            record = recorded()
+            keep_memory(kernel.takes, arguments, index, index + 1, record)
         after.things.append(None if record is None else record.kept)
     return 0
 
@@ -479,9 +508,7 @@ cdef object read_kernel_node(uintptr_t graph, uintptr_t node, dict kernels, Node
 
 
 cdef int read_launch(uintptr_t graph, uintptr_t node, NodeParams* params) except -1:
-    cdef int code
-    with nogil:
-        code = registry.active().graph_node_params(graph, node, params)
+    cdef int code = registry.active().graph_node_params(graph, node, params)
     if params.type != NODE_KERNEL and code in (0, NOT_SUPPORTED):
         code = INVALID_VALUE
     if code:
@@ -492,10 +519,10 @@ cdef int read_launch(uintptr_t graph, uintptr_t node, NodeParams* params) except
 
 cdef object launch_of(const NodeParams* params, dict kernels, NodeChange change):
     cdef Kernel kernel = kernel_of(params.function, kernels, change)
-    return KernelParams(
-        kernel, "" if kernel is None else kernel.name, params.function, (params.grid[0], params.grid[1], params.grid[2]),
-        (params.block[0], params.block[1], params.block[2]), params.shared_bytes,
-        read_arguments(params.function, <const void**>params.arguments))
+    cdef Dimensions size
+    size.grid, size.block, size.shared = params.grid, params.block, params.shared_bytes
+    return describe_launch(kernel, "" if kernel is None else kernel.name, params.function, &size,
+                           read_arguments(params.function, <const void**>params.arguments))
 
 
 cdef tuple as_bytes(Kernel kernel, tuple arguments):
@@ -504,9 +531,12 @@ cdef tuple as_bytes(Kernel kernel, tuple arguments):
     cdef NodeParams params
     cdef Dimensions size
     cdef object _room
+    cdef Py_ssize_t index
     size.grid, size.block, size.shared = [1, 1, 1], [1, 1, 1], 0
     _room = kernel.describe_node(&size, arguments, &packed, &params)
-    return read_arguments(kernel.handle, <const void**>packed.pointers)
+    if kernel.takes.count < 0:
+        return read_arguments(kernel.handle, <const void**>packed.pointers)
+    return tuple([(<const char*>packed.pointers[index])[:kernel.takes.each[index].size] for index in range(len(arguments))])
 
 
 cdef tuple addresses_in(arguments):
@@ -517,25 +547,38 @@ cdef tuple addresses_in(arguments):
     ])
 
 
+cdef bint has_bytes(tuple arguments) noexcept:
+    # Whether values may be those that the node has; None leaves all of those.
+    cdef Py_ssize_t index
+    for index in range(0 if arguments is None else len(arguments)):
+        if isinstance(arguments[index], bytes):
+            return True
+    return arguments is None
+
+
 cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, uint64_t capture, dict kernels,
                             NodeChange change, NodeChange after, bint* out_begun, object kernel, object grid, object block,
                             object shared, object arguments, NodePast past, bint tells) except -1:
     # before: what the node launched, which takes longer to tell than to change and is not always asked for.
-    cdef object before = None if past is None else params_of_instance(change, past, node)
+    cdef bint known = past is not None and change is not None and change.is_apart  # by the last change
+    cdef object before = None if past is None or known else past.params.get(node)
     cdef tuple new_arguments = None if arguments is None else tuple(arguments)
-    cdef bint watched = watch.detects_races()
+    cdef bint watched = watch.detects_races(), asked = tells or watched or has_bytes(new_arguments)
     cdef Kernel to = kernel
     cdef NodeParams params
     cdef Dimensions size
     out_begun[0] = False
     read_launch(graph, node, &params)
-    size.grid, size.block, size.shared = params.grid, params.block, params.shared_bytes
-    if before is not None:
+    if known:
+        size = change.size
+        before = params_of_instance(change, past, node) if asked else None
+    elif before is not None:
         read_dimensions(before.grid, "grid", size.grid)
         read_dimensions(before.block, "block", size.block)
         size.shared = read_shared(before.shared)
-    elif tells or watched or new_arguments is None or any([isinstance(each, bytes) for each in new_arguments]):
-        before = launch_of(&params, kernels, change)
+    else:
+        size.grid, size.block, size.shared = params.grid, params.block, params.shared_bytes
+        before = launch_of(&params, kernels, change) if asked else None
     if tells:
         after.former = before
     if grid is not None:
@@ -549,7 +592,7 @@ cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, in
             raise NotSupportedError("this driver does not tell a kernel's arguments (CUDA 12.4 does); pass args")
         new_arguments = before.arguments
     if to is None:
-        to = kernel_of(params.function, kernels, change) if before is None else before.kernel
+        to = change.kernel if known else kernel_of(params.function, kernels, change) if before is None else before.kernel
     if to is None:  # of another library
         function = params.function if before is None else before.function
         to = make_kernel(None, function, ordinal, f"function {function:#x}", None)
@@ -559,9 +602,7 @@ cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, in
     to.change_node(graph, exec_, past is None, node, &size, new_arguments, out_begun)
     out_begun[0] = exec_ != 0
     if past is not None:  # of others' graph, which stays as it is
-        after.launches = KernelParams(to, to.name, to.handle, (size.grid[0], size.grid[1], size.grid[2]),
-                                      (size.block[0], size.block[1], size.block[2]), size.shared,
-                                      as_bytes(to, new_arguments))
+        after.is_apart, after.size, after.values = True, size, as_bytes(to, new_arguments)
     if watched:
         watch.note_changed(capture, (before.name, addresses_in(before.arguments)),
                            (to.name, addresses_in(new_arguments), tuple(uses_of(to.takes, new_arguments))))

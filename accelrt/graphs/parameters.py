@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 from accelrt.annotations import Memory
 from accelrt.core.arguments import checked_type
 from accelrt.errors import refuse_copy
-from accelrt.graphs.edits import Bindings, blocks_of, graph_state, memory_of, nodes_to_bind
+from accelrt.graphs.bindings import BoundGraph, blocks_of, graph_state, memory_of, nodes_to_bind
 from accelrt.graphs.graph import CUDAGraph
 from accelrt.graphs.node_values import argument_bytes
 from accelrt.graphs.nodes import CopyParams, FillParams, GraphNode, KernelParams, argument_kinds
@@ -62,7 +62,7 @@ class GraphParameter(NamedTuple):
         return "".join(letter for letter in "rw" if any(letter in use.access for use in self.uses))
 
 
-class GraphParameters(Mapping[str, GraphParameter]):
+class GraphParameters(BoundGraph, Mapping[str, GraphParameter]):
     """Names for memory that a graph uses, by which replays are given other memory in its place, without a
     copy.
 
@@ -97,7 +97,6 @@ class GraphParameters(Mapping[str, GraphParameter]):
             raise TypeError(
                 "no memory was named; pass what the graph uses by name: GraphParameters(graph, x=x)"
             )
-        self._graph = graph
         places = {name: Place(name, given, twin is not None) for name, given in memory.items()}
         require_apart(list(places.values()))
         state = graph_state(graph)
@@ -120,7 +119,7 @@ class GraphParameters(Mapping[str, GraphParameter]):
             name: GraphParameter(place.address, place.nbytes, place.device, tuple(uses[name]))
             for name, place in places.items()
         }
-        self._bindings = Bindings(graph, [(name, *self._parameters[name]) for name in places], state)
+        self._bind(graph, [(name, *self._parameters[name]) for name in places], state)
 
     def __getitem__(self, name: str) -> GraphParameter:
         return self._parameters[name]
@@ -136,32 +135,6 @@ class GraphParameters(Mapping[str, GraphParameter]):
 
     def __repr__(self) -> str:
         return f"<accelrt.GraphParameters {', '.join(self._parameters)}>"
-
-    def rebind(self, **memory: Memory) -> None:
-        """Has later replays use other memory under some of the names (cuGraphExecKernelNodeSetParams and its
-        kin).
-
-        Arguments:
-            memory: of the same device, with at least as many bytes, and as aligned as what was captured.  It
-                is kept alive until the name is given other memory and replays that use it are past.  Memory
-                that two names share, or that the graph uses otherwise too, is the caller's to order.
-        Raises:
-            TypeError, ValueError: there is no such name, or the memory does not fit; nothing is changed.
-            CudaError: the driver refused; the graph is as before.
-            RuntimeError: another thread uses the graph, or its nodes were changed since these names were
-                given, or other GraphParameters were made of it.
-        """
-        self._bindings.rebind(self._graph, memory)
-
-    def replay(self, **memory: Memory) -> None:
-        """Replays the graph with other memory: rebind, then CUDAGraph.replay.
-
-        Arguments:
-            memory: as of rebind; none replays with what there is.
-        Raises:
-            TypeError, ValueError, CudaError, RuntimeError: as of rebind.
-        """
-        self._bindings.rebind(self._graph, memory, True)
 
 
 class Place:

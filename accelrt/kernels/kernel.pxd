@@ -71,10 +71,11 @@ cdef class Parameters:  # of one kernel
     cdef readonly int device_index
     cdef readonly bint has_signature
     cdef dict fitting               # index -> a parameter's fitting
+    cdef dict places                # index -> what errors call an argument, once it was asked for
     cdef object __weakref__
 
-# The same in a capture: what the arguments point at is kept by its record.
-cdef int keep_memory(Parameters parameters, tuple arguments, Record record) except -1
+# The same in a capture: what the arguments from first to before end point at is kept by its record.
+cdef int keep_memory(Parameters parameters, tuple arguments, Py_ssize_t first, Py_ssize_t end, Record record) except -1
 # The same while the race detector is on, which is told.
 cdef list uses_of(Parameters parameters, tuple arguments)  # what it is told: (address, bytes, "r" or "w")
 

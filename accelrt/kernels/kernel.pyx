@@ -71,7 +71,7 @@ cdef class Parameters:
 
     def __cinit__(self):
         self.count = -1
-        self.fitting = {}
+        self.fitting, self.places = {}, {}
         self.unknown.kind, self.unknown.writes = ANY, True
         set_range(&self.unknown)
 
@@ -489,8 +489,8 @@ cdef int put_integer(Parameters parameters, const Parameter* parameter, Py_ssize
 
 # --- memory that arguments point at ------------------------------------------------------------------------
 
-cdef str place_of(Py_ssize_t index, Parameters parameters):
-    return f"argument {index} of kernel {parameters.name!r}"
+cdef str place_of(Py_ssize_t index, Parameters takes):
+    return takes.places.get(index) or takes.places.setdefault(index, f"argument {index} of kernel {takes.name!r}")
 
 
 cdef bint read_memory(object argument, Operand* out, Py_ssize_t index, Parameters parameters, bint writes) except -1:
@@ -522,8 +522,7 @@ cdef int read_launched_interface(object argument, Operand* out, str name) except
     interface = argument.__cuda_array_interface__
     if isinstance(interface, dict) and interface.get("strides") is not None:
         interface = {**interface, "strides": None}
-    out.source = <PyObject*>argument
-    out.ordered = True
+    out.source, out.ordered = <PyObject*>argument, True
     return read_interface(out, interface, name, False)
 
 
@@ -535,10 +534,11 @@ cdef tuple span_of(object argument, const Operand* memory, bint writes):
     return memory.address + low, high - low, "w" if writes else "r"
 
 
-cdef int keep_memory(Parameters parameters, tuple arguments, Record record) except -1:
+cdef int keep_memory(Parameters parameters, tuple arguments, Py_ssize_t first, Py_ssize_t end, Record record) except -1:
     cdef Py_ssize_t index
     cdef Operand memory
-    for index, argument in enumerate(arguments):
+    for index in range(first, end):
+        argument = arguments[index]
         if isinstance(argument, AccessDescriptor):
             (<AccessDescriptor>argument).keep_with(record)
         if not isinstance(argument, int) and read_memory(argument, &memory, index, parameters, False):
@@ -914,7 +914,7 @@ cdef class Kernel:
     cdef int keep_with(self, Record record, tuple arguments) except -1:
         # The kernel as others' memory: no allocator of accelrt knows of it, so it stays until replays are past.
         keep_side(record, <PyObject*>self, None, OTHER_HOST, self.handle)
-        return keep_memory(self.takes, arguments, record)
+        return keep_memory(self.takes, arguments, 0, len(arguments), record)
 
     cdef object describe_node(self, const Dimensions* size, tuple arguments, Packed* packed, NodeParams* out_params):
         cdef object room = pack(self.takes, arguments, UINTPTR_MAX, packed)

@@ -43,6 +43,7 @@ SWIZZLES = {
 }
 PROMOTIONS = {"none": "NONE", "64B": "L2_64B", "128B": "L2_128B", "256B": "L2_256B"}
 FILLS = {"zeros": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
+WIDE_MODES = {"pixels": "W", "128": "W128"}
 MOST_RANK = 5
 LONGEST_AXIS, LONGEST_BOX, MOST_STEP = 1 << 32, 256, 8
 LONGEST_STRIDE = 1 << 40
@@ -61,7 +62,7 @@ class Options(NamedTuple):
 
 
 class TensorMap(AccessDescriptor):
-    """A descriptor of an array for the tensor memory accelerator, made by TensorMap.tiled or im2col.
+    """A descriptor of an array for the tensor memory accelerator, made by tiled, im2col or im2col_wide.
 
     It is passed to a kernel by value, for a parameter of the type CUtensorMap, and keeps the array.  A launch
     with it uses the array's memory, as one with the array does: captures keep it, streams are noted, memory
@@ -83,7 +84,9 @@ class TensorMap(AccessDescriptor):
     description: str
 
     def __init__(self) -> None:
-        raise ArgumentTypeError("make a tensor map by TensorMap.tiled(array, box) or TensorMap.im2col(...)")
+        raise ArgumentTypeError(
+            "make a tensor map by TensorMap.tiled(array, box), im2col(...) or im2col_wide(...)"
+        )
 
     @classmethod
     def tiled(
@@ -182,6 +185,63 @@ class TensorMap(AccessDescriptor):
         middle = (*(list(reversed(corner)) for corner in corners), channels, pixels)
         descriptor = encode(bindings, "cuTensorMapEncodeIm2col", memory, options, middle)
         words = f"im2col, corners={corners[0]}, {corners[1]}, channels={channels}, pixels={pixels}"
+        return cls._wrap(memory, descriptor, writes, words)
+
+    @classmethod
+    def im2col_wide(
+        cls,
+        array: Any,
+        lower_corner: int,
+        upper_corner: int,
+        channels_per_pixel: int,
+        pixels_per_column: int,
+        *,
+        mode: str = "pixels",
+        element_strides: Sequence[int] | None = None,
+        interleave: str = "none",
+        swizzle: str = "none",
+        l2_promotion: str = "none",
+        fill: str = "zeros",
+        as_type: str | None = None,
+        writes: bool = False,
+    ) -> Self:
+        """Describes images of which kernels copy columns along the width (cuTensorMapEncodeIm2colWide).
+
+        It needs compute capability 10.0 and CUDA 12.8.
+
+        Arguments:
+            array: as of im2col; the box has one row of one image in depth.
+            lower_corner, upper_corner: int, -2**15 to 2**15 - 1, where the box of pixels begins before a row
+                and ends after it.
+            channels_per_pixel: int, 1 to 256.
+            pixels_per_column: int, 1 to 1024.
+            mode: "pixels", so many at a time; or "128", always 128.
+            the others: as of tiled.
+        Returns:
+            TensorMap.
+        Raises:
+            as tiled.
+        """
+        memory = checked_array(array, 3)
+        reach = 1 << 15
+        corners = [
+            checked_number(corner, name, -reach, reach - 1)
+            for name, corner in (("lower_corner", lower_corner), ("upper_corner", upper_corner))
+        ]
+        channels = checked_number(channels_per_pixel, "channels_per_pixel", 1, 256)
+        pixels = checked_number(pixels_per_column, "pixels_per_column", 1, 1024)
+        checked_word(mode, "mode", WIDE_MODES)
+        options = checked_options(
+            memory, element_strides, interleave, swizzle, l2_promotion, fill, as_type, writes
+        )
+        check_inner(memory, channels, options)
+        bindings = open_bindings(memory)
+        modes = getattr(bindings, "CUtensorMapIm2ColWideMode", None)
+        number = number_in(modes, "CU_TENSOR_MAP_IM2COL_WIDE_MODE_", WIDE_MODES[mode])
+        middle = (*corners, channels, pixels)
+        descriptor = encode(bindings, "cuTensorMapEncodeIm2colWide", memory, options, middle, (number,))
+        words = f"im2col wide, corners={corners[0]}, {corners[1]}, channels={channels}, "
+        words += f"pixels={pixels if mode == 'pixels' else 128}"
         return cls._wrap(memory, descriptor, writes, words)
 
     @classmethod
@@ -314,8 +374,15 @@ def open_bindings(array: Array) -> Any:
     return bindings
 
 
-def encode(bindings: Any, call: str, array: Array, options: Options, middle: tuple[Any, ...]) -> bytes:
-    """The descriptor; middle: what differs between the two calls, the innermost axis first."""
+def encode(
+    bindings: Any,
+    call: str,
+    array: Array,
+    options: Options,
+    middle: tuple[Any, ...],
+    modes: tuple[Any, ...] = (),
+) -> bytes:
+    """The descriptor; middle and modes: what differs between the calls, the innermost axis first."""
     wide, narrow = bindings.cuuint64_t, bindings.cuuint32_t
     arguments = (
         number_in(bindings.CUtensorMapDataType, "CU_TENSOR_MAP_DATA_TYPE_", options.data_type),
@@ -328,6 +395,7 @@ def encode(bindings: Any, call: str, array: Array, options: Options, middle: tup
         number_in(
             bindings.CUtensorMapInterleave, "CU_TENSOR_MAP_INTERLEAVE_", INTERLEAVES[options.interleave]
         ),
+        *modes,
         number_in(bindings.CUtensorMapSwizzle, "CU_TENSOR_MAP_SWIZZLE_", SWIZZLES[options.swizzle]),
         number_in(
             bindings.CUtensorMapL2promotion, "CU_TENSOR_MAP_L2_PROMOTION_", PROMOTIONS[options.l2_promotion]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from accelrt.core.process import Owned, close_answer, take_file
-from accelrt.devices.device import device_ordinal
+from accelrt.devices.device import device_ordinal, memory_place
 from accelrt.driver.registry import Rows
 from accelrt.errors import ArgumentError, ArgumentTypeError, not_supported, refuse_copy
 from accelrt.memory.caching import views_of_memory
@@ -26,6 +26,7 @@ _T = TypeVar("_T")
 
 INVALID_VALUE, OUT_OF_MEMORY, NOT_SUPPORTED, CAPTURE_UNSUPPORTED = 1, 2, 801, 900
 HOST, NODE = 2, 3  # CUmemLocationType of a pool of page-locked memory: wherever, and a NUMA node
+NOWHERE = (0, 0)  # of one of managed memory
 PINNED_KIND, DEVICE_KIND, MANAGED_KIND = 1, 2, 3  # KIND_ numbers of driver/memory.pxd
 HOST_NUMA_ID = 134  # CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID
 # CUmemPool_attribute (CUDA driver API): name -> number.
@@ -198,6 +199,7 @@ NO_OWN_PINNED = (
     "the driver has no pool of page-locked memory of its own, which those of CUDA 13.0 and later have; make "
     "one, with numa_node= or max_size="
 )
+NO_OWN_MANAGED = "the driver has no pool of managed memory, which those of CUDA 13.0 and later have"
 NO_PLACE = {
     HOST: "the driver takes pools of page-locked memory of a NUMA node alone; pass numa_node=",
     NODE: "the system has no such node of memory, or the driver no such pool; see /sys/devices/system/node",
@@ -240,7 +242,7 @@ def open_to_devices(pool: DriverPool) -> None:
 class DriverPool:
     """The pool of a device that cuMemAllocAsync allocates from, as the backend "cudaMallocAsync" does; or the
     one of managed memory that prefers the device, or of page-locked memory (CUDA 13.0); or one that is made
-    here, whose memory other processes may have.
+    here, with a limit or a place of its own, or whose memory other processes may have.
 
         pool = accelrt.memory.DriverPool()
         pool.release_threshold = 1 << 30     # bytes that it keeps when a stream is waited for
@@ -265,26 +267,31 @@ class DriverPool:
 
     Arguments:
         device: int, "cuda:1", ...; None is the current device.
-        managed: bool, whether it is the pool of managed memory, whose memory allocate() gives.
+        managed: bool, whether it is one of managed memory: the device's own, or with the next one a new one.
+        preferred_location: where managed memory of a new one had better be: a device, "cpu", "cpu:1" for a
+            node of the host's memory, or "none" for no such place.
         pinned: bool, whether it is one of page-locked memory, which streams of every device order, and every
-            device uses unless set_access() says else: the process's own, or with the next three a new one.
+            device uses unless set_access() says else: the process's own, or with any of the next three a new
+            one.
         numa_node: int, the node of the host's memory of a new one; None is wherever the system puts it, or
             where ipc_enabled is given the one that is nearest to the device.
         ipc_enabled: bool, whether it is a new pool whose memory other processes may have.
-        max_size: int, bytes that a new pool has at most, which NVIDIA's driver rounds up to 32 MiB or a
-            multiple (580.159.04); 0 is the driver's choice.
+        max_size: int, bytes that a new pool, of no managed memory, has at most, which NVIDIA's driver rounds
+            up to a multiple of 32 MiB (580.159.04); 0 is the driver's choice.
     Attributes:
         device_index: int, the ordinal of the device.
         managed, pinned: bool.
         numa_node: int or None.
+        preferred_location: as it was given; None for the device's own.
         max_size: int.
-        handle: int, the driver's (CUmemoryPool); 0 for the device's own, and of managed memory.
+        handle: int, the driver's (CUmemoryPool).
         is_ipc_enabled: bool, whether other processes may have its memory.
         is_mapped: bool, whether it is another process's.
     Raises:
-        ValueError: managed excludes pinned and ipc_enabled; numa_node is no int from 0 on, or not of
-            page-locked memory; max_size is no int from 0 on, or of no new pool.
-        NotSupportedError: the driver has no such pool; of a device's own, by what asks the driver.
+        ValueError: managed excludes pinned, ipc_enabled and max_size; numa_node is no int from 0 on, or not
+            of page-locked memory; preferred_location is no place, or not of managed memory; max_size is no
+            int from 0 on.
+        NotSupportedError: the driver has no such pool.
         CudaError: the driver refused; the system has no such node.
 
     A pool that was made here is destroyed by close(), or when the last that names it goes; its memory stays
@@ -295,6 +302,7 @@ class DriverPool:
     managed: bool = False
     pinned: bool = False
     numa_node: int | None = None
+    preferred_location: DeviceArgument | None = None
     max_size: int = 0
     handle: int = 0
     is_ipc_enabled: bool = False
@@ -383,49 +391,63 @@ class DriverPool:
         device: DeviceArgument | None = None,
         *,
         managed: bool = False,
+        preferred_location: DeviceArgument | None = None,
         pinned: bool = False,
         numa_node: int | None = None,
         ipc_enabled: bool = False,
         max_size: int = 0,
     ) -> None:
-        if managed and ipc_enabled:
-            raise ArgumentError("no process has another one's managed memory; pass managed or ipc_enabled")
+        if managed and (ipc_enabled or max_size):
+            raise ArgumentError(
+                "no pool of managed memory is for other processes, or has a limit; pass managed alone, or "
+                "ipc_enabled and max_size"
+            )
+        if preferred_location is not None and not managed:
+            raise ArgumentError("preferred_location is of managed memory; pass managed=True too")
         if managed and pinned:
             raise ArgumentError("memory is managed or page-locked; pass managed or pinned")
         if isinstance(max_size, bool) or not isinstance(max_size, int) or max_size < 0 or max_size >> 60:
             raise ArgumentError(f"max_size is {max_size!r}; pass bytes as int, or 0 for the driver's choice")
-        if max_size and not (ipc_enabled or pinned):
-            raise ArgumentError(
-                "max_size is of a pool that is made; pass ipc_enabled=True or pinned=True too"
-            )
         if numa_node is not None and not pinned:
             raise ArgumentError("numa_node is of a pool of page-locked memory; pass pinned=True too")
         self.device_index = device_ordinal(device)
         self.managed, self.pinned, self.max_size = bool(managed), bool(pinned), int(max_size)
         self.numa_node = None if numa_node is None else check_node(numa_node)
+        self.preferred_location = preferred_location
         self.is_ipc_enabled = bool(ipc_enabled)
         self._owned: Owned[tuple[int, int]] | None = None
+        facts: tuple[object, ...]
         if pinned:
             self._make_pinned()
-        elif ipc_enabled:
-            facts = ("device", self.device_index, "max_size", self.max_size)
-            self._own("pool_create", self.device_index, self.max_size, facts=facts)
+        elif preferred_location is not None:
+            kind, place = NOWHERE if preferred_location == "none" else memory_place(preferred_location)
+            facts = ("device", self.device_index, "preferred_location", preferred_location)
+            self._own("managed_pool_create", self.device_index, kind, place, facts=facts)
+        elif ipc_enabled or max_size:
+            most, shared = self.max_size, self.is_ipc_enabled
+            facts = ("device", self.device_index, "max_size", most, "ipc_enabled", shared)
+            self._own("pool_create", self.device_index, most, shared, facts=facts)
+        else:
+            self._find_own(MANAGED_KIND if managed else DEVICE_KIND, NO_OWN_MANAGED if managed else "")
 
     def _make_pinned(self) -> None:
         if self.numa_node is None and self.is_ipc_enabled:
             self.numa_node = nearest_node(self.device_index)
         if self.numa_node is None and not self.max_size:
-            code, self.handle = Rows().default_pool(self.device_index, PINNED_KIND)
-            if code == NOT_SUPPORTED:
-                raise not_supported(NO_OWN_PINNED, "default_pool")
-            if code:
-                raise status_error(code, "default_pool")
+            self._find_own(PINNED_KIND, NO_OWN_PINNED)
         else:
             node, kind = (0, HOST) if self.numa_node is None else (self.numa_node, NODE)
             most, shared = self.max_size, self.is_ipc_enabled
             facts = ("numa_node", self.numa_node, "max_size", most, "ipc_enabled", shared)
             self._own("pinned_pool_create", kind, node, most, shared, facts=facts, invalid=NO_PLACE[kind])
         open_to_devices(self)
+
+    def _find_own(self, kind: int, lack: str) -> None:
+        code, self.handle = Rows().default_pool(self.device_index, kind)
+        if code == NOT_SUPPORTED and lack:
+            raise not_supported(lack, "default_pool")
+        if code:
+            raise status_error(code, "default_pool", ("device", self.device_index))
 
     @classmethod
     def from_allocation_handle(
@@ -469,7 +491,7 @@ class DriverPool:
         self._owned = owned
 
     def open_handle(self) -> int:
-        """Returns the driver's handle (CUmemoryPool) of a pool that was made here.
+        """Returns the driver's handle (CUmemoryPool).
 
         Raises:
             ValueError: it was closed.
@@ -477,7 +499,7 @@ class DriverPool:
         return self.with_handle(int)
 
     def with_handle(self, call: Callable[[int], _T]) -> _T:
-        """Calls a function with the driver's handle of a pool that was made here.
+        """Calls a function with the driver's handle.
 
         Arguments:
             call: callable of one argument; where close() comes beside it, the pool goes at its end.
@@ -490,18 +512,12 @@ class DriverPool:
             with self._owned.hold() as owned:
                 if owned is not None:
                     return call(owned[1])
-        elif self.handle:
-            return call(self.handle)
-        raise ArgumentError("the pool was closed; make another one")
+            raise ArgumentError("the pool was closed; make another one")
+        return call(self.handle)
 
     def _call(self, name: str, *arguments: int) -> Any:
         row = getattr(Rows(), f"pool_{name}")
-        if self.handle:
-            return self.with_handle(lambda handle: row(handle, *arguments))
-        code, handle = Rows().default_pool(self.device_index, MANAGED_KIND if self.managed else DEVICE_KIND)
-        if code:
-            raise self.error(code, "default_pool", name)
-        return row(handle, *arguments)
+        return self.with_handle(lambda handle: row(handle, *arguments))
 
     def _stream(self, stream: Stream | int | None) -> Stream:
         from accelrt.streams.stream import Stream, current_stream
@@ -540,6 +556,11 @@ class DriverPool:
         """
         if self._owned is not None:
             self._owned.close()
+
+    @property
+    def is_made(self) -> bool:
+        """Tells whether it was made here: it is neither the device's or the process's own nor another's."""
+        return self._owned is not None and not self.is_mapped
 
     def __hash__(self) -> int:
         return hash((self.device_index, self.managed, self.handle))  # pools are equal where all fields are
@@ -594,19 +615,12 @@ class DriverPool:
             once the stream was waited for, since its addresses may have been another allocation's.
         Raises:
             ValueError: nbytes is no int from 1 on; stream is of another device, but for page-locked memory,
-                which those of every device order; the pool is the device's own
-                of device memory, which Buffers come from with the backend "cudaMallocAsync"; or it is another
-                process's, or was closed.
+                which those of every device order; or the pool is another process's, or was closed.
             TypeError: stream is no Stream.
             OutOfMemoryError: the driver has no memory.
             CaptureError: the stream is captured.
             NotSupportedError: the driver has no such pool.
         """
-        if not self.managed and not self.handle:
-            raise ValueError(
-                "this is the pool of device memory: Buffers come from it with the backend cudaMallocAsync "
-                "(ACCELRT_ALLOC_CONF=backend:cudaMallocAsync); pass managed=True for managed memory"
-            )
         if self.is_mapped:
             raise ArgumentError("the pool is another process's, which alone allocates from it")
         if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 1 or nbytes >> 63:
@@ -614,20 +628,14 @@ class DriverPool:
         chosen = self._stream(stream)
         free_put_off()
         memory = DriverMemory(self, nbytes, chosen)
-        device, order, row = chosen.device_index, chosen.handle, "managed_pool_alloc"
-        if not self.handle:
-            code = memory.take(Rows().managed_pool_alloc, device, order, nbytes)
-        else:
-            row = "pool_alloc"
-            # Only the host's row refuses a capture, which a GPU's has allocate memory of the graph's instead.
-            code = CAPTURE_UNSUPPORTED
-            if not chosen.is_capturing:
-                code = self.with_handle(
-                    lambda handle: memory.take(Rows().pool_alloc, device, order, handle, nbytes)
-                )
+        device, order, row = chosen.device_index, chosen.handle, Rows().pool_alloc
+        # Only the host's row refuses a capture, which a GPU's has allocate memory of the graph's instead.
+        code = CAPTURE_UNSUPPORTED
+        if not chosen.is_capturing:
+            code = self.with_handle(lambda handle: memory.take(row, device, order, handle, nbytes))
         if code:
             meaning = self._lack() if code == OUT_OF_MEMORY else ""
-            raise status_error(code, row, ("device", device, "size", nbytes), meaning)
+            raise status_error(code, "pool_alloc", ("device", device, "size", nbytes), meaning)
         return memory
 
     def _lack(self) -> str:

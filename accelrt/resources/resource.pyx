@@ -36,7 +36,7 @@ from accelrt.resources.checks import check_callable, is_back, mark_back, refuse
 from accelrt.resources.figures import AllocationCounts, OutstandingAllocation
 from accelrt.runtime.access import free_in_pool, free_put_off
 from accelrt.runtime.lifetimes cimport any_capture
-from accelrt.status cimport FORKED, OUT_OF_MEMORY, raise_status, refuse_copy
+from accelrt.status cimport CAPTURE_UNSUPPORTED, FORKED, OUT_OF_MEMORY, raise_status, refuse_copy
 from accelrt.streams.stream cimport LEGACY, PER_THREAD, Stream, mark_used, stream_for
 from accelrt.streams.stream import default_stream
 
@@ -412,7 +412,7 @@ cdef class DriverPoolResource(Resource):
                 raise ArgumentError(f"pool is of device {pool.device_index}, the resource of {self.device_index}")
             if pool.is_mapped:
                 raise ArgumentError("pool is another process's, which alone allocates from it")
-            self.pool, self.handle = pool, pool.handle or None
+            self.pool, self.handle = pool, pool.handle if pool.is_made or pool.pinned else None
         elif pool is not None:
             self.pool = self.handle = checked_address_int(int(pool), "pool")
 
@@ -428,8 +428,12 @@ cdef class DriverPoolResource(Resource):
         cdef size_t size = nbytes
         cdef int device = self.device_index, code
         cdef bint is_of_managed = self.managed
+        # A GPU's captures would have an allocation of the graph's in place of managed memory.
+        cdef bint is_refused = is_of_managed and pool != 0 and stream.is_capturing
         with nogil:
-            if pool:
+            if is_refused:
+                code = CAPTURE_UNSUPPORTED
+            elif pool:
                 code = table.pool_alloc(device, handle, pool, size, &address)
             elif is_of_managed:
                 code = table.managed_pool_alloc(device, handle, size, &address)

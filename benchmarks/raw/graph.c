@@ -1,5 +1,5 @@
 /* Capture and replay of ten small copies on the raw driver, and changes of instances: other sources for 8 of 1,000 copies,
- * and another pointer for a kernel. */
+ * other pointers for 8 of 1,000 kernels, and another pointer for one. */
 #include "raw.h"
 
 static CUdeviceptr to, origin;
@@ -28,7 +28,7 @@ static void prepare_replay(void) { replayed = capture(); }
 
 static void replay_10(void) { DO(cuGraphLaunch(replayed, stream)); }
 
-enum { COPIES = 1000, REBOUND = 8 };
+enum { NODES = 1000, REBOUND = 8 };
 
 static CUgraphExec thousand;
 static CUgraphNode rebound[REBOUND];
@@ -37,26 +37,23 @@ static CUDA_MEMCPY3D copy;
 
 static void prepare_rebind(void) {
     CUgraph graph;
-    CUgraphNode before = NULL, made;
-    copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-    copy.dstDevice = to;
-    copy.WidthInBytes = 1024;
-    copy.Height = copy.Depth = 1;
+    CUgraphNode nodes[NODES];
+    size_t count = NODES;
     for (int i = 0; i < REBOUND; i++) {
         DO(cuMemAlloc(&sources[0][i], 1024));
         DO(cuMemAlloc(&sources[1][i], 1024));
     }
-    DO(cuGraphCreate(&graph, 0));
-    for (int i = 0; i < COPIES; i++) {
-        int named = i % (COPIES / REBOUND) == 0;
-        copy.srcDevice = named ? sources[0][i / (COPIES / REBOUND)] : origin;
-        DO(cuGraphAddMemcpyNode(&made, graph, &before, before != NULL, &copy, context));
-        if (named)
-            rebound[i / (COPIES / REBOUND)] = made;
-        before = made;
-    }
+    DO(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    for (int i = 0; i < NODES; i++)
+        DO(cuMemcpyAsync(to, i % (NODES / REBOUND) ? origin : sources[0][i / (NODES / REBOUND)], 1024, stream));
+    DO(cuStreamEndCapture(stream, &graph));
+    DO(cuGraphGetNodes(graph, nodes, &count));
+    for (int i = 0; i < REBOUND; i++)
+        rebound[i] = nodes[i * (NODES / REBOUND)];
+    DO(cuGraphMemcpyNodeGetParams(rebound[0], &copy)); /* unified addresses, which cost more than a device's and stay */
     DO(cuGraphInstantiate(&thousand, graph, 0));
 }
+
 
 static void rebind_8(void) {
     static int turn;
@@ -90,6 +87,32 @@ static void update_1(void) {
     DO(cuGraphExecKernelNodeSetParams(changed, node, &launch));
 }
 
+static CUgraphExec launches;
+static CUgraphNode launched[REBOUND];
+
+static void prepare_rebind_kernels(void) {
+    CUgraph graph;
+    CUgraphNode before = NULL, made;
+    prepare_update();
+    DO(cuGraphCreate(&graph, 0));
+    for (int i = 0; i < NODES; i++) {
+        DO(cuGraphAddKernelNode(&made, graph, &before, before != NULL, &launch));
+        if (i % (NODES / REBOUND) == 0)
+            launched[i / (NODES / REBOUND)] = made;
+        before = made;
+    }
+    DO(cuGraphInstantiate(&launches, graph, 0));
+}
+
+static void rebind_kernels_8(void) {
+    static int turn;
+    turn = !turn;
+    for (int i = 0; i < REBOUND; i++) {
+        pointer = sources[turn][i];
+        DO(cuGraphExecKernelNodeSetParams(launches, launched[i], &launch));
+    }
+}
+
 int main(int argc, char **argv) {
     if (!begin(argc, argv) || !ready("capture_10", prepare))
         return 1;
@@ -98,7 +121,11 @@ int main(int argc, char **argv) {
         row("replay_10", replay_10, 50, 1);
     if (ready("rebind_8", prepare_rebind))
         row("rebind_8", rebind_8, 50, 1);
-    if (ready("update_1", prepare_update))
+    if (ready("rebind_kernels_8", prepare_rebind_kernels))
+        row("rebind_kernels_8", rebind_kernels_8, 50, 1);
+    if (ready("update_1", prepare_update)) {
         row("update_1", update_1, 200, 1);
+        row("update_node", update_1, 200, 1);
+    }
     return 0;
 }

@@ -44,6 +44,7 @@ ALSO_MADE_BY = {
     "graph_clone": "capture_end",
     "pool_import": "pool_create",
     "pinned_pool_create": "pool_create",
+    "managed_pool_create": "pool_create",
     "pool_alloc": "async_alloc",
     "pool_pointer_import": "async_alloc",
 }

@@ -342,6 +342,35 @@ def test_what_is_idle_goes_back_down_to_the_threshold(rows, stream, own, pool):
     assert pool(MOST_RESERVED) == pool(RESERVED)
 
 
+@pytest.mark.parametrize("place", [(0, 0), (1, 0), (2, 0)], ids=["nowhere", "device", "host"])
+def test_a_pool_that_is_made_prefers_a_place(rows, stream, own, place):
+    code, pool = rows.managed_pool_create(0, *place)
+    if code == NOT_SUPPORTED:
+        pytest.skip("the driver makes no pools of managed memory")
+    assert (code, pool != own) == (0, True)
+    address = rows.ok("pool_alloc", 0, stream, pool, SIZE)
+    assert rows.ok("pointer_range", address)[0] == 3  # KIND_MANAGED
+    rows.ok("fill", 0, stream, address, 7, 1, SIZE)
+    rows.ok("stream_synchronize", 0, stream)
+    assert (bytes_at(address, SIZE) == 7).all()
+    if rows.driver == "host":
+        kind = np.zeros(1, np.int32)
+        rows.ok("managed_attribute", 0, address, SIZE, PREFERRED_KIND, kind.ctypes.data, 1)
+        assert kind[0] == place[0]
+        assert rows.pool_export(pool)[0] == INVALID_VALUE
+    rows.ok("async_free", 0, stream, address)
+    rows.ok("stream_synchronize", 0, stream)
+    assert rows.ok("pool_get", pool, USED) == 0
+    rows.ok("pool_destroy", pool)
+
+
+@pytest.mark.host
+def test_no_pool_prefers_what_is_no_place(rows, on_host):
+    for place in ((4, 0), (9, 0), (NODE, -1)):
+        assert rows.managed_pool_create(0, *place)[0] == INVALID_VALUE
+    assert rows.managed_pool_create(0, DEVICE, 9)[0] == INVALID_DEVICE
+
+
 def test_a_capture_takes_no_memory_of_the_pool_and_goes_on(rows, stream, other, own):
     address = rows.ok("managed_pool_alloc", 0, other, SIZE)
     rows.ok("capture_begin", 0, stream, 2)

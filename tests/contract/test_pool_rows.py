@@ -38,7 +38,7 @@ print(set(seen.tolist()))
 
 KILLED = """
 import os, signal
-pool = must(rows.pool_create(0, 1 << 26))
+pool = must(rows.pool_create(0, 1 << 26, True))
 memory = must(rows.pool_alloc(0, 0, pool, 4096))
 must(rows.fill(0, 0, memory, 9, 1, 4096))
 must(rows.device_synchronize(0))
@@ -56,7 +56,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.fixture
 def pool(rows):
     """A pool that the test makes."""
-    code, made = rows.pool_create(0, 64 * MIB)
+    code, made = rows.pool_create(0, 64 * MIB, True)
     if code == NOT_SUPPORTED:
         pytest.skip("the driver makes no pools that leave the process")
     assert code == 0
@@ -190,7 +190,7 @@ def test_a_pool_counts_its_memory_and_has_no_more_than_its_limit(rows, pool):
 
 
 def test_a_limit_is_rounded_up_to_whole_chunks(rows):
-    code, pool = rows.pool_create(0, 33 * MIB)
+    code, pool = rows.pool_create(0, 33 * MIB, True)
     if code == NOT_SUPPORTED:
         pytest.skip("the driver makes no pools")
     held = [rows.ok("pool_alloc", 0, 0, pool, 16 * MIB) for _ in range(4)]
@@ -209,7 +209,7 @@ def test_other_devices_are_let_into_a_pool(rows, pool):
 
 
 def test_a_pool_that_is_destroyed_lives_until_its_memory_is_freed(rows):
-    code, pool = rows.pool_create(0, 0)
+    code, pool = rows.pool_create(0, 0, True)
     if code == NOT_SUPPORTED:
         pytest.skip("the driver makes no pools that leave the process")
     address = allocated(rows, pool)
@@ -228,7 +228,7 @@ def test_what_is_no_pool_is_refused(rows, on_host, pool):
         assert (answer[0] if isinstance(answer, tuple) else answer) == INVALID_VALUE, row
     assert rows.pool_alloc(0, 0, 12345, MIB)[0] == INVALID_VALUE
     assert rows.pool_pointer_import(0, 12345, bytes(64))[0] == INVALID_VALUE
-    assert rows.pool_create(0, 1 << 61)[0] == INVALID_VALUE
+    assert rows.pool_create(0, 1 << 61, True)[0] == INVALID_VALUE
     assert rows.pool_set(pool, RESERVED, 1) == INVALID_VALUE
     assert rows.pool_access_set(pool, 0, READ) == INVALID_VALUE
     assert rows.pool_alloc(0, 0, pool, 0)[0] == INVALID_VALUE
@@ -243,7 +243,7 @@ def test_what_is_no_pool_is_refused(rows, on_host, pool):
 
 
 def test_pointers_are_of_memory_that_is_live_and_of_one_pool(rows, on_host, pool, device):
-    other, address = rows.ok("pool_create", 0, 0), allocated(rows, pool)
+    other, address = rows.ok("pool_create", 0, 0, True), allocated(rows, pool)
     told = rows.ok("pool_pointer_export", 0, address)
     files = rows.ok("pool_export", pool), rows.ok("pool_export", other)
     mine, wrong = rows.ok("pool_import", 0, files[0]), rows.ok("pool_import", 0, files[1])

@@ -24,7 +24,7 @@ FREE = {
     "address_reserve", "address_free", "context_active", "event_query",
     "capture_status", "capture_mode_exchange", "event_synchronize", "module_loading", "stream_is_capturing",
     "graph_memory_get", "graph_memory_reset", "graph_memory_trim", "default_pool",
-    "pinned_pool_create", "pool_access_get", "pool_access_set",
+    "managed_pool_create", "pinned_pool_create", "pool_access_get", "pool_access_set",
     "pool_create", "pool_destroy", "pool_get", "pool_set",
 }  # fmt: skip
 
@@ -67,6 +67,8 @@ def arguments(row):
     }
     if row.name == "pinned_pool_create":
         values.update(kind=3, node=0, shared=0)
+    elif row.name == "managed_pool_create":
+        values.update(kind=2, place=0)
     elif row.name == "default_pool":
         values["kind"] = 2
     if row.name.startswith("stream_attribute"):

@@ -152,11 +152,22 @@ def test_a_driver_is_asked_for_the_attributes_of_its_own_version(library):
     assert ctypes.CDLL("libcuda.so.1").fake_refused() == 0
 
 
+@in_own_process(LD_LIBRARY_PATH="{library}")
+def test_network_cards_reach_memory_of_devices_that_let_them(library):
+    rows, _ = opened()
+    assert [rows.physical_create(device, 4096, False) for device in (0, 1)] == [(0, 0xAA001), (0, 0xAA100)]
+    assert rows.physical_create(0, 4096, True) == (0, 0xAA011)
+
+
 @in_own_process(LD_LIBRARY_PATH="{library}", FAKE_POOL="8")
 def test_pools_that_leave_the_process_are_asked_for_as_cuda_has_them(library):
     rows, _ = opened()
-    assert rows.pool_create(1, 5) == (0, 0xC0001 + 5 * 0x100000)
-    assert rows.pool_create(2, 0)[0] == INVALID_DEVICE
+    assert rows.pool_create(1, 5, True) == (0, 0xC0001 + 5 * 0x100000)
+    assert rows.pool_create(1, 0, False) == (0, 0xE1001)
+    assert rows.pool_create(2, 0, True)[0] == INVALID_DEVICE
+    managed = [rows.managed_pool_create(0, *place) for place in ((0, 0), (1, 1), (2, 0), (3, 4))]
+    assert managed == [(0, 0xF0000), (0, 0xF1001), (0, 0xF2000), (0, 0xF3004)]
+    assert rows.managed_pool_create(2, 0, 0)[0] == rows.managed_pool_create(0, 1, 2)[0] == INVALID_DEVICE
     assert rows.pinned_pool_create(2, 9, 5, False) == (0, 0xE2000 + 5 * 0x100000)  # the host's, at no node
     assert rows.pinned_pool_create(2, 0, 0, True)[0] == INVALID_VALUE
     assert rows.pinned_pool_create(3, 4, 0, True) == (0, 0xE3104)

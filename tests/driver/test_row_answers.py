@@ -22,8 +22,9 @@ MAKERS = {
     "stream_create": (0, 1, 0),
     "event_create": (0, 2),
     "graph_create": (0,),
-    "pool_create": (0, MIB),
+    "pool_create": (0, MIB, True),
     "pinned_pool_create": (2, 0, MIB, False),
+    "managed_pool_create": (0, 2, 0),
 }
 
 

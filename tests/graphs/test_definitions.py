@@ -568,6 +568,24 @@ def test_threads_that_add_to_one_graph_are_refused_or_take_turns():
 # --- kinds of edges --------------------------------------------------------------------------------
 
 
+def test_a_launch_that_may_begin_early_is_captured_behind_an_edge_that_says_so(image):
+    if not ON_HOST and accelrt.get_device_capability()[0] < 9:
+        pytest.skip("such launches need compute capability 9.0")
+    kernel, target, stream = kernel_of(image), buffer(), accelrt.Stream()
+    graph = accelrt.CUDAGraph(keep_graph=True)
+    with accelrt.graph(graph, stream=stream):
+        target.fill(0, stream=stream)
+        kernel.launch(4, 64, (target, 5), stream=stream)
+        kernel.launch(4, 64, (target, 6), stream=stream, programmatic=True)
+        kernel.launch(4, 64, (target, 7), stream=stream)
+    edges = accelrt.GraphDefinition(graph).edges()
+    assert [(edge.kind, edge.port) for edge in edges] == [
+        ("default", "default"),
+        ("programmatic", "programmatic"),
+        ("default", "default"),
+    ]
+
+
 def test_an_edge_has_a_kind_and_a_port(image, tmp_path):
     definition = accelrt.GraphDefinition()
     kernel = kernel_of(image)

@@ -242,3 +242,27 @@ def test_memory_that_was_in_use_goes_back_with_the_wait_for_its_use():
         accelrt.Buffer(1000).fill(1)
     opener.join()
     print(reserved, accelrt.memory_reserved() >> 20)
+
+
+class Call:
+    def __call__(self):
+        pass
+
+
+@pytest.mark.parametrize("end", ["update", "reset"])
+def test_an_instance_gives_up_the_functions_of_nodes_that_it_has_no_more(end):
+    definition, other, call = accelrt.GraphDefinition(), accelrt.GraphDefinition(), Call()
+    definition.host_function(call)
+    other.host_function(int)
+    instance, kept = definition.instantiate(), weakref.ref(call)
+    instance.replay()
+    accelrt.synchronize()
+    del definition, call
+    gc.collect()
+    assert kept() is not None
+    if end == "update":
+        instance.update(other.graph)
+    else:
+        instance.reset()
+    gc.collect()
+    assert kept() is None

@@ -144,6 +144,55 @@ def test_many_changes_leave_nothing_behind(image):
     assert len(gc.get_referrers(others[0])) < 20
 
 
+def test_nothing_is_kept_that_the_graph_uses_no_more(image):
+    number = number_of(image)
+    x = buffer()
+    graph = captured(lambda: number[4, 64](x, 5))
+    arguments = accelrt.GraphParameters(graph, x=x)
+    for _ in range(3):
+        last = buffer()
+        arguments.rebind(x=last)
+    watched = weakref.ref(last)
+    del last
+    graph.instantiate()  # with what was captured
+    gc.collect()
+    assert watched() is None
+    graph.replay()
+    assert (read_numbers(x) == numbers(5)).all()
+
+
+def test_memory_whose_interface_gives_the_graph_other_memory(image):
+    number = number_of(image)
+    x, y = buffer(), buffer()
+
+    def work():
+        number[4, 64](x, 5)
+        number[4, 64](y, 6)
+
+    arguments = accelrt.GraphParameters(captured(work), x=x, y=y)
+    within, outer, first = buffer(), buffer(), buffer()
+
+    class Rebinding:
+        @property
+        def __cuda_array_interface__(self):
+            arguments.rebind(x=within, y=within)
+            return {"shape": (COUNT,), "typestr": "<u4", "data": (outer.ptr, False), "version": 3}
+
+    arguments.replay(x=first, y=Rebinding())  # the call within comes first
+    assert (read_numbers(first) == numbers(5)).all()
+    assert (read_numbers(outer) == numbers(6)).all()
+    assert (read_numbers(within) == 0).all()
+    arguments.replay(x=within)
+    assert (read_numbers(within) == numbers(5)).all()
+
+
+def test_what_names_no_memory_gives_none():
+    nameless = accelrt.GraphParameters.__new__(accelrt.GraphParameters)
+    for call in (nameless.rebind, nameless.replay):
+        with pytest.raises(RuntimeError, match=r"make GraphParameters\(graph, x=x\)"):
+            call()
+
+
 def test_a_kernel_without_a_signature_is_refused_unless_a_twin_shows_it(image):
     module = accelrt.Module(image)
     kernel = module.function("number")
@@ -458,3 +507,26 @@ def test_replays_of_threads_each_use_the_memory_that_they_are_given():
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+@pytest.mark.gpu
+def test_a_copy_that_others_added_for_device_addresses_is_given_other_memory():
+    driver = pytest.importorskip("cuda.bindings.driver")
+    y, x, z = buffer(), buffer(3), buffer()
+    graph = copied(y, x)
+    described = driver.CUDA_MEMCPY3D()
+    described.srcMemoryType = described.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+    described.srcDevice, described.dstDevice = x.ptr, z.ptr
+    described.WidthInBytes, described.Height, described.Depth = BYTES, 1, 1
+    status, context = driver.cuCtxGetCurrent()
+    assert int(status) == 0
+    status, _ = driver.cuGraphAddMemcpyNode(graph.raw_cuda_graph(), [], 0, described, context)
+    assert int(status) == 0
+    other, last = buffer(), buffer()
+    accelrt.GraphParameters(graph, z=z).replay(z=other)
+    assert (read(other) == 3).all()
+    assert (read(z) == 0).all()
+    (theirs,) = (node for node in accelrt.GraphDefinition(graph).nodes() if node.params.dst == z.ptr)
+    theirs.update(dst=last)
+    graph.replay()
+    assert (read(last) == 3).all()

@@ -48,6 +48,7 @@ class StandIn:
     CUtensorMapSwizzle = kind("CU_TENSOR_MAP_SWIZZLE_", "NONE 32B 64B 128B")
     CUtensorMapL2promotion = kind("CU_TENSOR_MAP_L2_PROMOTION_", "NONE L2_64B L2_128B L2_256B")
     CUtensorMapFloatOOBfill = kind("CU_TENSOR_MAP_FLOAT_OOB_FILL_", "NONE NAN_REQUEST_ZERO_FMA")
+    CUtensorMapIm2ColWideMode = kind("CU_TENSOR_MAP_IM2COL_WIDE_MODE_", "W W128")
     cuuint32_t = cuuint64_t = int
 
     def __init__(self):
@@ -64,6 +65,9 @@ class StandIn:
 
     def cuTensorMapEncodeIm2col(self, *given):
         return self.answer("im2col", given)
+
+    def cuTensorMapEncodeIm2colWide(self, *given):
+        return self.answer("im2col wide", given)
 
 
 @pytest.fixture
@@ -113,6 +117,47 @@ def test_an_im2col_map_is_asked_for(stand_in):
         )
     ]
     assert "corners=(-1, -2), (1, 2), channels=64, pixels=128" in repr(made)
+
+
+@pytest.mark.parametrize(("mode", "number", "pixels"), [("pixels", 0, 100), ("128", 1, 128)])
+def test_a_wide_im2col_map_is_asked_for(stand_in, mode, number, pixels):
+    x = accelrt.zeros((2, 10, 12, 64), "float16")
+    made = accelrt.TensorMap.im2col_wide(x, -2, 3, 64, 100, mode=mode, swizzle="128B")
+    assert stand_in.calls == [
+        (
+            *("im2col wide", 6, 4, x.ptr, [64, 12, 10, 2], [128, 1536, 15360], -2, 3, 64, 100),
+            *([1, 1, 1, 1], 0, number, 3, 0, 0),
+        )
+    ]
+    assert repr(made).endswith(f"im2col wide, corners=-2, 3, channels=64, pixels={pixels}>")
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        (
+            {"lower_corner": -(1 << 15) - 1},
+            ValueError,
+            "lower_corner is -32769; it goes from -32768 to 32767",
+        ),
+        ({"upper_corner": (1, 2)}, TypeError, r"upper_corner is \(1, 2\) of type tuple"),
+        ({"pixels_per_column": 0}, ValueError, "pixels_per_column is 0; it goes from 1 to 1024"),
+        ({"mode": "W"}, ValueError, "mode is 'W'; it may be pixels, 128"),
+    ],
+)
+def test_what_a_wide_im2col_map_is_not_asked_for(stand_in, given, error, text):
+    arguments = {"lower_corner": 0, "upper_corner": 0, "channels_per_pixel": 64, "pixels_per_column": 8}
+    with pytest.raises(error, match=text):
+        accelrt.TensorMap.im2col_wide(accelrt.zeros((2, 10, 64), "float16"), **{**arguments, **given})
+    assert stand_in.calls == []
+
+
+def test_bindings_without_wide_maps_are_named(stand_in, monkeypatch):
+    monkeypatch.delattr(StandIn, "CUtensorMapIm2ColWideMode")
+    with pytest.raises(
+        accelrt.NotSupportedError, match="cuda-bindings have no CU_TENSOR_MAP_IM2COL_WIDE_MODE_W"
+    ):
+        accelrt.TensorMap.im2col_wide(accelrt.zeros((2, 10, 64), "float16"), 0, 0, 64, 8)
 
 
 ARRAY = {"shape": (8, 64), "dtype": "float32"}

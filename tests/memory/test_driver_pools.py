@@ -310,10 +310,17 @@ def test_what_is_no_pool_for_others_is_refused(pool):
     for wrong in (-1, True, "8", 1 << 60):
         with pytest.raises(ValueError, match="max_size is"):
             memory.DriverPool(ipc_enabled=True, max_size=wrong)
-    with pytest.raises(ValueError, match="pass ipc_enabled=True or pinned=True too"):
-        memory.DriverPool(max_size=4096)
-    with pytest.raises(ValueError, match="pass managed or ipc_enabled"):
-        memory.DriverPool(managed=True, ipc_enabled=True)
+    for given in ({"ipc_enabled": True}, {"max_size": 4096}):
+        with pytest.raises(
+            ValueError, match="no pool of managed memory is for other processes, or has a limit"
+        ):
+            memory.DriverPool(managed=True, **given)
+    with pytest.raises(ValueError, match="preferred_location is of managed memory; pass managed=True too"):
+        memory.DriverPool(preferred_location="cpu")
+    places = {**dict.fromkeys(("cpu:", "cpu:x", "cpu:-1"), "is not understood"), 99: "99"}
+    for place, text in {**places, "cpu:1234567890": "a NUMA node has a number of its system's"}.items():
+        with pytest.raises(ValueError, match=text):
+            memory.DriverPool(managed=True, preferred_location=place)
     with pytest.raises(ValueError, match="not ipc_enabled; make one with"):
         memory.DriverPool().allocation_handle  # noqa: B018
     with pytest.raises(accelrt.OutOfMemoryError):

@@ -216,7 +216,6 @@ def test_the_own_pool_is_not_closed():
         ),
         ({"pinned": True, "numa_node": True}, "numa_node is True; pass the number of a node"),
         ({"pinned": True, "max_size": -1}, "max_size is -1; pass bytes as int"),
-        ({"max_size": 5}, "pass ipc_enabled=True or pinned=True too"),
     ],
 )
 def test_what_makes_no_pool_is_refused_with_why(arguments, words):

@@ -191,8 +191,8 @@ def test_the_drivers_own_pool_refuses_what_is_none():
 
 @pytest.fixture
 def managed():
-    pool = memory.DriverPool(managed=True)
     try:
+        pool = memory.DriverPool(managed=True)
         before = pool.used_mem_current
     except accelrt.NotSupportedError:
         pytest.skip("the driver has no pool of managed memory")
@@ -243,8 +243,64 @@ def test_the_managed_pool_refuses_what_is_none(managed):
             managed.allocate(nbytes)
     with pytest.raises(TypeError, match="stream is '5'"):
         managed.allocate(8, "5")
-    with pytest.raises(ValueError, match="this is the pool of device memory"):
-        memory.DriverPool().allocate(8)
     if accelrt.device_count() > 1:
         with pytest.raises(ValueError, match="stream is of device 1"):
             managed.allocate(8, accelrt.Stream(1))
+
+
+def test_the_drivers_own_pools_have_handles_and_give_memory(managed):
+    pool = memory.DriverPool()
+    assert pool.handle == pool.open_handle() not in (0, managed.handle)
+    assert managed.handle != 0
+    assert not pool.is_made
+    before = pool.used_mem_current
+    held = pool.allocate(1 << 20)
+    assert memory.address_info(held.ptr).kind == "device"
+    accelrt.fill(held, 3)
+    accelrt.synchronize()
+    assert pool.used_mem_current >= before + (1 << 20)
+    held.free()
+    accelrt.synchronize()
+    assert pool.used_mem_current == before
+    pool.close()  # does nothing
+    assert pool.used_mem_current == before
+
+
+@pytest.mark.parametrize("place", [0, "cuda:0", "cpu", "cpu:0", "none"])
+def test_a_pool_of_managed_memory_prefers_a_place(managed, place):
+    device = accelrt.device(0)
+    location = device if place == "cuda:0" and device.type == "host" else place
+    with memory.DriverPool(managed=True, preferred_location=location) as pool:
+        assert (pool.preferred_location, pool.is_made) == (location, True)
+        assert pool.handle != managed.handle
+        assert pool != memory.DriverPool(managed=True, preferred_location=location)
+        with pool.allocate(1 << 20) as held:
+            preferred = memory.managed_attributes(held).preferred_location
+            if device.type == "host":
+                assert preferred == {"cpu": "cpu", "cpu:0": "cpu:0", "none": None}.get(place, device)
+            accelrt.copy(held, np.full(1 << 20, 3, np.uint8))
+            accelrt.synchronize()
+            assert memory.address_info(held.ptr).kind == "managed"
+            assert pool.used_mem_current >= 1 << 20
+            stream, graph = accelrt.Stream(), accelrt.CUDAGraph()
+            with accelrt.graph(graph, stream=stream):
+                accelrt.fill(held, 4, stream=stream)
+                with pytest.raises(accelrt.CaptureError):
+                    pool.allocate(8, stream)
+        accelrt.synchronize()
+        assert pool.used_mem_current == 0
+    with pytest.raises(ValueError, match="the pool was closed"):
+        pool.allocate(8)
+
+
+def test_a_pool_of_device_memory_has_a_limit_and_stays_in_the_process():
+    with memory.DriverPool(max_size=1 << 25) as pool:
+        assert (pool.is_ipc_enabled, pool.is_made, pool.max_size) == (False, True, 1 << 25)
+        with pytest.raises(accelrt.OutOfMemoryError):
+            pool.allocate(1 << 26)
+        with pool.allocate(1 << 20) as held:
+            assert not held.is_ipc_enabled
+            with pytest.raises(ValueError, match="not ipc_enabled; no process opens it"):
+                held.ipc_descriptor  # noqa: B018
+        with pytest.raises(ValueError, match="the pool is not ipc_enabled"):
+            pool.allocation_handle  # noqa: B018

@@ -294,8 +294,8 @@ def round_trip(resource, pool, stream):
 
 @pytest.mark.parametrize("managed", [False, True])
 def test_memory_of_the_drivers_pool_comes_and_goes_in_a_streams_order(managed):
-    pool = accelrt.memory.DriverPool(managed=managed)
     try:
+        pool = accelrt.memory.DriverPool(managed=managed)
         pool.attributes()
     except accelrt.NotSupportedError:
         pytest.skip("the driver has no such pool")
@@ -311,8 +311,8 @@ def test_memory_of_the_drivers_pool_comes_and_goes_in_a_streams_order(managed):
 
 @pytest.mark.parametrize("managed", [pytest.param(False, marks=pytest.mark.host), True])
 def test_what_dies_while_its_stream_is_captured_goes_back_with_the_next_request(managed):
-    pool = accelrt.memory.DriverPool(managed=managed)
     try:
+        pool = accelrt.memory.DriverPool(managed=managed)
         pool.attributes()
     except accelrt.NotSupportedError:
         pytest.skip("the driver has no such pool")
@@ -361,16 +361,17 @@ def test_a_handle_of_no_pool_is_refused_by_the_host_device():
         resources.DriverPoolResource(pool=4096).allocate(16)
 
 
-@pytest.mark.parametrize("managed", [False, True])
-def test_memory_of_the_drivers_pool_that_dies_beside_its_streams_capture_goes_back_later(managed):
-    pool, stream, graph = accelrt.memory.DriverPool(managed=managed), accelrt.Stream(), accelrt.CUDAGraph()
+@pytest.mark.parametrize("kind", [{}, {"managed": True}, {"managed": True, "preferred_location": "cpu"}])
+def test_memory_of_the_drivers_pool_that_dies_beside_its_streams_capture_goes_back_later(kind):
+    stream, graph = accelrt.Stream(), accelrt.CUDAGraph()
     try:
+        pool = accelrt.memory.DriverPool(**kind)
         used = pool.used_mem_current
     except accelrt.NotSupportedError:
         pytest.skip("the driver has no such pool")
-    if not managed and not ON_HOST:
+    if not kind and not ON_HOST:
         pytest.skip("a GPU's captures take that pool's memory")
-    resource, kept = resources.DriverPoolResource(managed=managed), accelrt.Buffer(64)
+    resource, kept = resources.DriverPoolResource(pool=pool), accelrt.Buffer(64)
     address = resource.allocate(4096, stream)
     with accelrt.graph(graph, stream=stream):
         kept.fill(1)

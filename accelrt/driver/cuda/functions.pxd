@@ -285,7 +285,7 @@ ctypedef int (*PFN_cuMemcpyWithAttributesAsync_v13020)(
 ctypedef int (*PFN_cuMemPoolSetAccess_v11020)(CUmemoryPool, const CUmemAccessDesc*, size_t) noexcept nogil  # pool_access_set
 ctypedef int (*PFN_cuMemPoolGetAccess_v11020)(
     CUmemAccess_flags*, CUmemoryPool, CUmemLocation*) noexcept nogil  # pool_access_get
-ctypedef int (*PFN_cuMemPoolCreate_v11020)(CUmemoryPool*, const CUmemPoolProps*) noexcept nogil  # pool_create, pinned_pool_create  # no-cython-lint
+ctypedef int (*PFN_cuMemPoolCreate_v11020)(CUmemoryPool*, const CUmemPoolProps*) noexcept nogil  # pool_create, pinned_pool_create, managed_pool_create  # no-cython-lint
 ctypedef int (*PFN_cuMemPoolDestroy_v11020)(CUmemoryPool) noexcept nogil  # no context: pool_destroy(pool)
 ctypedef int (*PFN_cuMemPoolExportToShareableHandle_v11020)(
     void*, CUmemoryPool, CUmemAllocationHandleType, unsigned long long) noexcept nogil  # pool_export

@@ -42,6 +42,7 @@ cdef struct Device:
     CUdevice handle     # written at open
     CUcontext primary   # NULL until the device is first needed; then the same for ever
     int reads_pageable  # whether it reaches host memory that is not page-locked; written at open
+    int takes_rdma      # whether network cards may reach its virtual memory, where that asks for it; written at open
 
 cdef int device_total              # written at open
 cdef Device[MOST_DEVICES] devices  # by ordinal

@@ -9,8 +9,9 @@ from posix.unistd cimport close
 
 from accelrt.core.descriptors cimport lift
 from accelrt.driver.cuda.types cimport (
-    CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
-    CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
+    CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+    CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW,
+    CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
     CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_LOCATION_TYPE_DEVICE,
     CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_IS_MANAGED,
     CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
@@ -21,8 +22,8 @@ from accelrt.driver.cuda.types cimport (
     CUpointer_attribute, CUstream, CUstreamCaptureStatus, CUsynchronizationPolicy,
 )
 from accelrt.driver.managed cimport (
-    ACCESSED_BY, LOCATION_DEVICE, LOCATION_HOST, LOCATION_NODE, ManagedRange, PREFERRED_DEVICE, PREFERRED_PLACE,
-    PREFETCHED_DEVICE, PREFETCHED_PLACE, THE_HOST,
+    ACCESSED_BY, LOCATION_DEVICE, LOCATION_HOST, LOCATION_NODE, LOCATION_NONE, ManagedRange, PREFERRED_DEVICE,
+    PREFERRED_PLACE, PREFETCHED_DEVICE, PREFETCHED_PLACE, THE_HOST,
 )
 from accelrt.driver.memory cimport (
     KIND_DEVICE, KIND_HOST, KIND_MANAGED, KIND_NONE, PitchedCopy, SOURCE_AT_ANY_TIME, SOURCE_DURING_CALL,
@@ -58,6 +59,8 @@ cdef int count_devices() noexcept nogil:
             code = cuDeviceGetAttribute(&concurrent, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, devices[index].handle)
         if code != SUCCESS:
             return code
+        cuDeviceGetAttribute(  # left at 0 by a library that does not know it
+            &devices[index].takes_rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, devices[index].handle)
         all_are = all_are and concurrent
     if cuDriverGetVersion != NULL:
         cuDriverGetVersion(&library_version)
@@ -271,6 +274,7 @@ cdef CUmemAllocationProp pinned_on(int device) noexcept nogil:
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED
     properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE
     properties.location.id = devices[device].handle
+    properties.allocFlags.gpuDirectRDMACapable = devices[device].takes_rdma != 0
     return properties
 
 
@@ -346,12 +350,14 @@ cdef int alloc_from(CUmemoryPool pool, uintptr_t stream, size_t size, uintptr_t*
 cdef enum:
     MAX_SIZE = 24  # where CUmemPoolProps has maxSize, which headers name since 12.3; before, it is reserved
 
-cdef int create_pool(CUmemLocation location, size_t limit, bint shared, uintptr_t* out_pool) noexcept nogil:
+cdef int create_pool(
+    int kind, CUmemLocation location, size_t limit, bint shared, uintptr_t* out_pool
+) noexcept nogil:
     cdef CUmemoryPool pool = NULL
     cdef CUmemPoolProps wanted
     cdef int code
     memset(&wanted, 0, sizeof(wanted))
-    wanted.allocType = CU_MEM_ALLOCATION_TYPE_PINNED
+    wanted.allocType = kind
     wanted.handleTypes = <CUmemAllocationHandleType>(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR if shared else 0)
     wanted.location = location
     memcpy(<char*>&wanted + MAX_SIZE, &limit, sizeof(limit))
@@ -360,11 +366,11 @@ cdef int create_pool(CUmemLocation location, size_t limit, bint shared, uintptr_
     return code
 
 
-cdef int pool_create(int device, size_t limit, uintptr_t* out_pool) noexcept nogil:
+cdef int pool_create(int device, size_t limit, bint shared, uintptr_t* out_pool) noexcept nogil:
     out_pool[0] = 0
     if not 0 <= device < device_total:
         return INVALID_DEVICE
-    return create_pool(access_of(device, 0).location, limit, True, out_pool)
+    return create_pool(CU_MEM_ALLOCATION_TYPE_PINNED, access_of(device, 0).location, limit, shared, out_pool)
 
 
 cdef CUmemLocation host_location(int kind, int node) noexcept nogil:
@@ -382,7 +388,7 @@ cdef int pinned_pool_create(int kind, int node, size_t limit, bint shared, uintp
     out_pool[0] = 0
     if kind != LOCATION_HOST and kind != LOCATION_NODE:
         return INVALID_VALUE
-    return create_pool(host_location(kind, node), limit, shared, out_pool)
+    return create_pool(CU_MEM_ALLOCATION_TYPE_PINNED, host_location(kind, node), limit, shared, out_pool)
 
 
 cdef int default_pool(int device, int kind, uintptr_t* out_pool) noexcept nogil:
@@ -505,8 +511,8 @@ cdef int pool_access_get(uintptr_t pool, int peer, int* out_access) noexcept nog
     return code
 
 
-# memory: stream-ordered and managed, always the device's default pool of it.  Graphs take no such memory: a capture would
-# have an allocation of the device's own instead.
+# memory: stream-ordered and managed.  Graphs take no such memory: a capture would have an allocation of the device's own
+# instead.
 
 cdef enum:
     MANAGED_TYPE = 2  # CU_MEM_ALLOCATION_TYPE_MANAGED, which headers have since 13.0
@@ -514,6 +520,20 @@ cdef enum:
 cdef int managed_pool(int device, CUmemoryPool* out_pool) noexcept nogil:
     cdef CUmemLocation location = access_of(device, 0).location
     return pool_since_13(&location, MANAGED_TYPE, out_pool)
+
+
+cdef int managed_pool_create(int device, int kind, int place, uintptr_t* out_pool) noexcept nogil:
+    cdef CUmemLocation location
+    cdef int code = SUCCESS
+    out_pool[0] = 0
+    if not 0 <= device < device_total:
+        return INVALID_DEVICE
+    if library_version < FROM_13_0:
+        return NOT_SUPPORTED
+    memset(&location, 0, sizeof(location))  # no preference
+    if kind != LOCATION_NONE:
+        code = find_location(kind, place, &location)
+    return code if code else create_pool(MANAGED_TYPE, location, 0, False, out_pool)
 
 
 cdef int refuse_capturing(uintptr_t stream) noexcept nogil:

@@ -55,6 +55,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     int CU_JIT_ERROR_LOG_BUFFER
     int CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES
     int CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS
+    int CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
     int CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS
     int CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     int CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
@@ -62,6 +63,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     int CU_POINTER_ATTRIBUTE_RANGE_START_ADDR
     int CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
     int CU_POINTER_ATTRIBUTE_RANGE_SIZE
+    unsigned int CU_MEMORYTYPE_DEVICE
     unsigned int CU_MEMORYTYPE_HOST
     unsigned int CU_MEMORYTYPE_ARRAY
     unsigned int CU_MEMORYTYPE_UNIFIED
@@ -96,10 +98,13 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef struct CUmemLocation:
         CUmemLocationType type
         int id
+    ctypedef struct AllocationFlags:  # which the header does not name: only its fields can be
+        unsigned char gpuDirectRDMACapable
     ctypedef struct CUmemAllocationProp:
         CUmemAllocationType type
         CUmemAllocationHandleType requestedHandleTypes
         CUmemLocation location
+        AllocationFlags allocFlags
     ctypedef struct CUmemAccessDesc:
         CUmemLocation location
         CUmemAccess_flags flags

@@ -39,8 +39,9 @@ from accelrt.driver.host.machine cimport (
     take_lack_of_addresses, take_unused_modules, uncharge, unlock, unlock_memory,
 )
 from accelrt.driver.host.memory cimport (
-    count_arrays, count_physicals, devices_with_access, file_size, fill_memory, forget_variables, free_plain, know_variable,
-    make_managed, make_plain, place, prefer_device, range_of, take_away, takings,
+    check_location, count_arrays, count_physicals, devices_with_access, file_size, fill_memory, forget_variables,
+    free_plain, know_variable, make_managed, make_plain, place as place_range, prefer_place, range_of, take_away,
+    takings,
 )
 from accelrt.driver.host.pools cimport (
     FOLLOWS_EVENTS, FOLLOWS_INTERNALLY, FileId, HEADER, Header, HostPool, MOST_RESERVED, MOST_USED_BYTES, PROT_READ,
@@ -54,7 +55,7 @@ from accelrt.driver.host.stream cimport (
 )
 from accelrt.driver.host.textures cimport texture_limit
 from accelrt.driver.host.work cimport KERNEL, HostFunction, HostModule, HostStream, Work, begin_work, kernel_fn
-from accelrt.driver.managed cimport LOCATION_HOST, LOCATION_NODE
+from accelrt.driver.managed cimport LOCATION_CURRENT_NODE, LOCATION_DEVICE, LOCATION_HOST, LOCATION_NODE, LOCATION_NONE
 from accelrt.driver.memory cimport (
     KIND_DEVICE, KIND_HOST, KIND_MANAGED, MAX_PITCH, MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN,
 )
@@ -455,9 +456,9 @@ cdef void close_unused() noexcept nogil:
 # --- stream-ordered pools ----------------------------------------------------------------------------------
 #
 # Each device has one of its memory and one of managed memory, and the process one of page-locked memory.  The caller makes
-# others, whose memory is in a file, which other processes may have.  Memory that was freed serves its stream at once, and
-# others when that stream is past the free; what is idle then, above the threshold, is given up when the pool is next asked
-# for anything.  No capture takes them.
+# others; but for managed memory theirs is in a file, which other processes may have.  Memory that was freed serves its
+# stream at once, and others when that stream is past the free; what is idle then, above the threshold, is given up when the
+# pool is next asked for anything.  No capture takes them.
 
 cdef uint64_t POOL_MARK = 0x6C6F6F7074726C65
 cdef uint64_t POINTER_MARK = 0x7265746E696F7074
@@ -478,7 +479,7 @@ cdef HostPool* list_pool(HostPool* pool) noexcept nogil:
 cdef HostPool* pool_of(int device, int kind) noexcept nogil:
     # Under the lock.
     cdef HostPool* pool = &managed_pools[device] if kind == MANAGED else &plain_pools[device]
-    pool.kind, pool.device = kind, device
+    pool.kind, pool.device, pool.preferred_kind, pool.preferred = kind, device, LOCATION_DEVICE, device
     return pool if pool.handle else list_pool(pool)
 
 
@@ -630,8 +631,8 @@ cdef int add_pooled(HostPool* pool, size_t size, Pooled** out_block) noexcept no
     if code:
         free(block)
         return code
-    if pool.kind == MANAGED:
-        prefer_device(block.address, pool.device)
+    if pool.kind == MANAGED and pool.preferred_kind != LOCATION_NONE:
+        prefer_place(block.address, pool.preferred_kind, pool.preferred)
     keep_block(pool, block, size)
     out_block[0] = block
     return 0
@@ -676,7 +677,7 @@ cdef int map_part(const HostPool* pool, long offset, size_t size, uintptr_t* out
         return OUT_OF_MEMORY
     prefer_node(room, size, pool.node)
     part = range_of(POOLED, pool.device, <uintptr_t>room, size)
-    return place(&all_memory, &part, out_address)
+    return place_range(&all_memory, &part, out_address)
 
 
 cdef Pooled** place_in(HostPool* pool, uintptr_t address) noexcept nogil:
@@ -815,6 +816,7 @@ cdef HostPool* add_pool(int device, int file, size_t limit) noexcept nogil:
         close_file(file)
         return NULL
     pool.kind, pool.device, pool.file, pool.limit, pool.node = POOLED, device, keep_number(file), limit, -1
+    pool.made = True
     drop_destroyed()
     return list_pool(pool)
 
@@ -838,11 +840,11 @@ cdef int make_pool(int device, size_t limit, HostPool** out_pool) noexcept nogil
     return 0 if out_pool[0] != NULL else NO_HOST_MEMORY
 
 
-cdef int pool_create_locked(int device, size_t limit, uintptr_t* out_pool) noexcept nogil:
+cdef int pool_create_locked(int device, size_t limit, bint shared, uintptr_t* out_pool) noexcept nogil:
     cdef HostPool* pool = NULL
     cdef int code = make_pool(device, limit, &pool)
     if code == 0:
-        pool.shared, out_pool[0] = True, pool.handle
+        pool.shared, out_pool[0] = shared, pool.handle
     return code
 
 
@@ -858,6 +860,22 @@ cdef int pinned_pool_create_locked(int kind, int node, size_t limit, bint shared
     if code == 0:
         pool.node, pool.shared, out_pool[0] = node if kind == LOCATION_NODE else -1, shared, pool.handle
     return code
+
+
+cdef int managed_pool_create_locked(int device, int kind, int place, uintptr_t* out_pool) noexcept nogil:
+    cdef HostPool* pool = NULL
+    cdef int code = 0
+    if kind == LOCATION_CURRENT_NODE:
+        return INVALID_VALUE
+    if kind != LOCATION_NONE:
+        code = check_location(kind, place)
+    if code:
+        return code
+    pool = add_pool(device, -1, 0)
+    if pool == NULL:
+        return NO_HOST_MEMORY
+    pool.kind, pool.preferred_kind, pool.preferred, out_pool[0] = MANAGED, kind, place, pool.handle
+    return 0
 
 
 cdef int pool_import_locked(int device, int file, uintptr_t* out_pool) noexcept nogil:
@@ -880,7 +898,7 @@ cdef int pool_import_locked(int device, int file, uintptr_t* out_pool) noexcept 
 
 
 cdef int pool_destroy_locked(HostPool* pool) noexcept nogil:
-    if pool == own_pinned or pool.kind != POOLED:
+    if pool == own_pinned or not pool.made:
         return INVALID_VALUE
     pool.alive = False
     drop_destroyed()
@@ -1285,12 +1303,13 @@ cdef int occupancy_shared_locked(HostFunction* function, int blocks, int threads
 
 cdef int put_launch_in(
     int device, uintptr_t stream, uintptr_t function, const unsigned int* grid, const unsigned int* block,
-    unsigned int shared_bytes, const unsigned int* cluster, void** arguments
+    unsigned int shared_bytes, const unsigned int* cluster, bint programmatic, void** arguments
 ) noexcept nogil:
     cdef HostFunction* launched
     cdef Work work
     cdef int code
     begin_work(&work, KERNEL)
+    work.programmatic = programmatic
     lock()
     launched = find_function(function)
     if launched == NULL or launched.module.device != device:
@@ -1313,7 +1332,7 @@ cdef int kernel_launch_gated(
     cdef unsigned int[3] grid = [grid_x, grid_y, grid_z]
     cdef unsigned int[3] block = [block_x, block_y, block_z]
     cdef unsigned int[3] cluster = [0, 0, 0]
-    return put_launch_in(device, stream, function, grid, block, shared_bytes, cluster, arguments)
+    return put_launch_in(device, stream, function, grid, block, shared_bytes, cluster, False, arguments)
 
 
 cdef int kernel_launch_with_gated(
@@ -1332,7 +1351,9 @@ cdef int kernel_launch_with_gated(
         room = blocks_at_once(block_x * block_y * block_z, shared_bytes)
         if <unsigned long long>grid_x * grid_y * grid_z > room * <unsigned long long>sysconf(_SC_NPROCESSORS_ONLN):
             return COOPERATIVE_LAUNCH_TOO_LARGE
-    return put_launch_in(device, stream, function, grid, block, shared_bytes, cluster, arguments)
+    return put_launch_in(
+        device, stream, function, grid, block, shared_bytes, cluster, flags & LAUNCH_PROGRAMMATIC, arguments
+    )
 
 
 # --- what tests ask ----------------------------------------------------------------------------------------

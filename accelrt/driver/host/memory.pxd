@@ -28,7 +28,8 @@ cdef size_t takings  # of memory that queued work named; under the queue's lock
 # Of ranges, for pools, which are made of them.
 cdef int make_plain(int device, size_t size, uintptr_t* out_address) noexcept nogil
 cdef int make_managed(int device, size_t size, uintptr_t* out_address) noexcept nogil
-cdef void prefer_device(uintptr_t address, int device) noexcept nogil  # of a managed range
+cdef int check_location(int kind, int number) noexcept nogil
+cdef void prefer_place(uintptr_t address, int kind, int place) noexcept nogil  # of a managed range
 cdef Range range_of(int kind, int device, uintptr_t start, size_t size) noexcept nogil
 # Takes the addresses, and gives them back where it fails.
 cdef int place(Range** ranges, const Range* added, uintptr_t* out_address) noexcept nogil

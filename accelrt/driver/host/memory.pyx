@@ -784,13 +784,13 @@ cdef void advise_page(ManagedPage* page, int advice, int kind, int number) noexc
         page.used_by_host = page.used_by_host and user != 0
 
 
-cdef void prefer_device(uintptr_t address, int device) noexcept nogil:
+cdef void prefer_place(uintptr_t address, int kind, int place) noexcept nogil:
     cdef Range* range_
     cdef size_t index
     lock_memory()
     range_ = containing(memory, address)
     for index in range(count_pages(range_.size)):
-        advise_page(&range_.pages[index], SET_PREFERRED, LOCATION_DEVICE, device)
+        advise_page(&range_.pages[index], SET_PREFERRED, kind, place)
     unlock_memory()
 
 

@@ -59,6 +59,9 @@ cdef struct HostPool:
     int kind           # of its memory: PLAIN, MANAGED or POOLED
     int device         # HOST_MEMORY: it is of page-locked memory
     int node           # of the host's memory, on which it had better be; or -1
+    bint made          # by the caller
+    int preferred_kind  # (MANAGED) a LOCATION_ number
+    int preferred
     bint alive         # not destroyed
     bint shared        # other processes may have it
     KeptFile file      # (POOLED)

@@ -28,15 +28,16 @@ from accelrt.driver.host.machine cimport (
     unlock_memory, wait_for, OF_GRAPHS, Range, containing, drop_work, memory, peek_stream,
 )
 from accelrt.driver.host.work cimport (
-    BRANCH, CALL, CHILD, COPY, COPY_3D, DST_KNOWN, FILL, RECORD, SET, SRC_KNOWN, WAIT, Capture, Condition, Frontier,
-    HostEvent, HostFunction, HostStream, Launch, Node, Plan, SharedEvent, Side, Ticket, Work, add_to_frontier, begin_work,
-    clear_frontier, copy_frontier, place_of,
+    BRANCH, CALL, CHILD, COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, RECORD, SET, SRC_KNOWN, WAIT, Capture, Condition,
+    Frontier, HostEvent, HostFunction, HostStream, Launch, Node, Plan, SharedEvent, Side, Ticket, Work, add_to_frontier,
+    begin_work, clear_frontier, copy_frontier, place_of,
 )
 from accelrt.driver.memory cimport (
     MAX_PITCH, PitchedCopy, SOURCE_AT_ANY_TIME, SOURCE_DURING_CALL, SOURCE_IN_STREAM_ORDER,
 )
 from accelrt.driver.node_params cimport (
-    ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY,
+    ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY, EDGE_PROGRAMMATIC, EdgeData,
+    PORT_PROGRAMMATIC,
 )
 from accelrt.driver.table cimport (
     CAPTURE_GLOBAL, CAPTURE_RELAXED, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, STREAM_BLOCKING, STREAM_NON_BLOCKING, host_fn,
@@ -1186,13 +1187,25 @@ cdef int add_node(HostStream* stream, const Work* work) noexcept nogil:
         return break_capture(stream, CAPTURE_UNSUPPORTED)
     if work.kind == CALL and graph.governed:
         return break_capture(stream, NOT_SUPPORTED)  # a body holds kernels, copies, fills and conditions
-    code = append_node(graph, work, &stream.frontier)
+    code = append_behind(graph, work, &stream.frontier)
     if code:
         return code
     index = graph.count - 1
     itself.nodes, itself.data = &index, NULL
     itself.count = 1
     return copy_frontier(&stream.frontier, &itself)
+
+
+cdef int append_behind(Graph* graph, const Work* work, const Frontier* after) noexcept nogil:
+    # A launch that may begin early has an edge that says so, if it comes after one kernel.
+    cdef Frontier early
+    cdef EdgeData data
+    if not work.programmatic or after.count != 1 or graph.nodes[after.nodes[0]].work.kind != KERNEL:
+        return append_node(graph, work, after)
+    memset(&data, 0, sizeof(EdgeData))
+    data.type, data.from_port = EDGE_PROGRAMMATIC, PORT_PROGRAMMATIC
+    early.nodes, early.data, early.count = after.nodes, &data, 1
+    return append_node(graph, work, &early)
 
 
 cdef int append_node(Graph* graph, const Work* work, const Frontier* after) noexcept nogil:

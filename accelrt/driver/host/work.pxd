@@ -137,6 +137,7 @@ cdef struct Work:
     Graph* body        # of a graph's BRANCH or CHILD, which owns it and its siblings
     Condition* condition  # of a SET or a BRANCH, one of its holders
     Launch* launch     # of a KERNEL, one of its holders
+    bint programmatic  # a KERNEL that may begin before the one before it is over
     Allocation* allocation  # of an ALLOCATE or a RELEASE, one of its holders
     int flow           # of a BRANCH: CONDITION_IF, _WHILE or _SWITCH
     bint disabled      # a node that an instance leaves out

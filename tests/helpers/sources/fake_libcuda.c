@@ -47,6 +47,8 @@ static int attribute(int *out, int number, int of) {
     *out = of >= 0 && ((number == 88 && setting("FAKE_PAGEABLE")) || (number == 89 && setting("FAKE_CONCURRENT")));
     if (of >= 0 && (number == 108 || number == 109))  /* the persisting L2 cache and the largest window */
         *out = number == 108 ? 4 << 20 : 16 << 20;
+    if (number == 110)  /* virtual memory that network cards reach: the first device's alone */
+        *out = of == 0;
     return number > 147 && !setting("FAKE_VERSION") ? refused++, INVALID_VALUE : 0;  /* the last of CUDA 13.0 */
 }
 static int state(int of, unsigned *flags, int *active) { *flags = 0; *active = getenv("FAKE_ACTIVE") && of == setting("FAKE_ACTIVE"); return 0; }
@@ -161,13 +163,23 @@ static int pool_get_access(int *out, uintptr_t pool, const int *location) {
     *out = pool == 0xA000u + location[1] ? 3 : access_by_peer[location[1] & 0xF];
     return location[0] == 1 ? 0 : INVALID_VALUE;
 }
+/* Physical memory; a handle tells the device, whether it is for other processes, and whether network cards reach it. */
+static int mem_create(uintptr_t *out, size_t size, const int *props, uint64_t flags) {
+    *out = 0xAA000 + (unsigned)props[3] * 0x100 + (unsigned)props[1] * 0x10 + ((const unsigned char *)(props + 6))[1];
+    return size && flags == 0 ? wants_context() : INVALID_VALUE;
+}
 /* Pools that the caller makes; a handle tells the device and the limit, of page-locked memory the node, and whether it is for
- * other processes.  The props: what kind of memory, how it leaves the process (files), type and number of the location, and
+ * other processes; of managed memory the place.  The props: what kind of memory, how it leaves the process (files), type and number of the location, and
  * the limit behind 8 bytes more. */
 static int pool_create(uintptr_t *out, const int *props) {
-    int of_device = props[2] == 1 && props[1] == 1, of_host = props[2] == 2 && props[1] == 0 && props[3] == 0;
-    *out = (of_device ? 0xC0000 : 0xE0000 + (unsigned)props[2] * 0x1000 + (unsigned)props[1] * 0x100)
-        + (unsigned)props[3] + *(const size_t *)(props + 6) * 0x100000;
+    int of_device = props[2] == 1, of_host = props[2] == 2 && props[1] == 0 && props[3] == 0;
+    size_t limit = *(const size_t *)(props + 6);
+    if (props[0] == 2) {
+        *out = 0xF0000 + (unsigned)props[2] * 0x1000 + (unsigned)props[3];
+        return props[1] || limit ? INVALID_VALUE : 0;
+    }
+    *out = (of_device && props[1] ? 0xC0000 : 0xE0000 + (unsigned)props[2] * 0x1000 + (unsigned)props[1] * 0x100)
+        + (unsigned)props[3] + limit * 0x100000;
     return props[0] == 1 && (of_device || of_host || props[2] == 3) ? 0 : INVALID_VALUE;
 }
 static int pool_import(uintptr_t *out, uintptr_t file, int type, uint64_t flags) {
@@ -370,7 +382,7 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuStreamGetCaptureInfo", 12030, capture_site}, {"cuGraphAddNode", 12030, add_node},
     {"cuCtxSynchronize", 2000, device_synchronize}, {"cuCtxRecordEvent", 12050, record_device}, {"cuCtxEnablePeerAccess", 4000, wants_context},
     {"cuCtxGetStreamPriorityRange", 5050, wants_context}, {"cuMemAlloc", 3020, wants_context},
-    {"cuMemFree", 3020, wants_context}, {"cuMemCreate", 10020, wants_context}, {"cuMemRelease", 10020, wants_context},
+    {"cuMemFree", 3020, wants_context}, {"cuMemCreate", 10020, mem_create}, {"cuMemRelease", 10020, wants_context},
     {"cuMemMap", 10020, wants_context}, {"cuMemSetAccess", 10020, wants_context}, {"cuMemUnmap", 10020, wants_context},
     {"cuMemExportToShareableHandle", 10020, wants_context}, {"cuMemImportFromShareableHandle", 10020, wants_context},
     {"cuMemHostAlloc", 2020, wants_context}, {"cuMemFreeHost", 2000, wants_context},
