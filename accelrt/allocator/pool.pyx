@@ -882,6 +882,7 @@ cdef int allocate_slow(int device, size_t size, uintptr_t stream, uintptr_t* out
     # Allocates in the exclusive section; a miss also takes the growth lock.
     cdef Pool* pool
     cdef Request request
+    cdef bint grows = False
     cdef int code
     out_address[0] = 0
     if size == 0:
@@ -904,6 +905,7 @@ cdef int allocate_slow(int device, size_t size, uintptr_t stream, uintptr_t* out
     if code == 0 and out_address[0] == 0:
         code = find(pool, &request, out_address)
         if code == OUT_OF_MEMORY:
+            grows = True
             code = allocate_missing(pool, &request, out_address)
     if code and request.heap != NULL:
         count_splits(pool, request.heap)
@@ -912,12 +914,14 @@ cdef int allocate_slow(int device, size_t size, uintptr_t stream, uintptr_t* out
     code = inspected(pool, code)
     unlock_all(pool, request.heap)
     drop_stack()
+    if grows:
+        unlock_growth(pool)  # last: it may call functions of Python's
     return code
 
 
 cdef int allocate_missing(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
-    # Retries under the growth lock, which comes before the inner lock: if another thread holds it, and so may be growing the
-    # pool, the exclusive section is released for the wait, and the request begins anew.
+    # Takes the growth lock, which comes before the inner lock, and retries: if another thread holds it, and so may be
+    # growing the pool, the exclusive section is released for the wait, and the request begins anew.
     cdef int code = 0
     cdef bint waited = pthread_mutex_trylock(&pool.growth) != 0
     if waited:
@@ -929,7 +933,6 @@ cdef int allocate_missing(Pool* pool, Request* request, uintptr_t* out_address) 
         code = find(pool, request, out_address) if waited else OUT_OF_MEMORY
         if code == OUT_OF_MEMORY:
             code = retry(pool, request, out_address)
-    unlock_growth(pool)
     return code
 
 

@@ -663,8 +663,9 @@ cdef inline int put_in(Stream worker, uintptr_t dst, uintptr_t src, size_t size)
     return 0
 
 
-cdef int put_in_staged(bint to_host, Stream worker, uintptr_t dst, uintptr_t src, size_t size) except -1:
+cdef int put_in_staged(Operand* to, Operand* origin, Stream worker, uintptr_t dst, uintptr_t src, size_t size) except -1:
     # By page-locked memory, so that what waits for the stream is not the driver's copy.
+    cdef bint to_host = to.ordinal < 0
     cdef size_t done = 0, part
     cdef uintptr_t room = allocate_host_bytes(worker.device_index, min(size, STAGE))
     try:
@@ -681,9 +682,10 @@ cdef int put_in_staged(bint to_host, Stream worker, uintptr_t dst, uintptr_t src
                 put_in(worker, dst + done, room, part)
                 await_functions(worker)
             done += part
-    finally:
-        use_pinned_on(room, worker.device_index, worker.handle)  # where the wait was interrupted the copy goes on
+    finally:  # where the wait was interrupted the copy goes on
+        use_pinned_on(room, worker.device_index, worker.handle)
         release_host_bytes(room)
+        note_use(origin if to_host else to, worker, False, False)
     return 0
 
 
@@ -692,7 +694,7 @@ cdef int put_in_slow(Operand* to, Operand* origin, Stream worker, uintptr_t dst,
     # Where a side may be ordinary host memory.
     cdef int code
     if size and functions_wait() and not may_capture(worker) and not is_asynchronous(to if to.ordinal < 0 else origin):
-        return put_in_staged(to.ordinal < 0, worker, dst, src, size)
+        return put_in_staged(to, origin, worker, dst, src, size)
     if is_main_thread() and not any_capture() and (
             blocking and (to.ordinal < 0 or size > STAGED) or to.ordinal < 0 and not is_asynchronous(to)):
         await_earlier(worker, blocking)

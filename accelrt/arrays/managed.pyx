@@ -205,12 +205,11 @@ cdef int put_move(Ranges moved, Stream worker, bint discards, bint prefetches, s
                 code = registry.active().managed_discard(worker.device_index, worker.handle, moved.ranges, count, prefetches)
             else:
                 code = registry.active().managed_prefetch(worker.device_index, worker.handle, moved.ranges, count)
-        raise_refusal(code, call, "managed_discard" if discards else "managed_prefetch", worker, moved.ranges)
         for index in range(moved.count):
-            note_use(&moved.sides[index], worker, False, False)
+            note_use(&moved.sides[index], worker, False, False)  # also where a later range was refused
     finally:
         end_use(&access)
-    return 0
+    return raise_refusal(code, call, "managed_discard" if discards else "managed_prefetch", worker, moved.ranges)
 
 
 cdef Stream worker_of(Ranges moved, object stream):

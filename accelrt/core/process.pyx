@@ -475,6 +475,58 @@ def _after_in_child():
         run(entry, entry.child, "after in child")
 
 
+# Locks of Python code that a fork takes.  Compiled code is interrupted in the wait alone, and holds nothing then: Ctrl-C
+# between a fork and what follows it in Python would leave them taken for ever.
+cdef dict held_by_forks = {}  # thread -> of each fork under way, the locks that it has
+
+
+cdef int release_all(list locks) except -1:
+    cdef ForkSafeLock lock
+    while locks:
+        lock = locks.pop()
+        if lock.held_here():  # not in a child of more forks than are told apart
+            lock.give_back()
+    return 0
+
+
+def hold_through_fork(first: list[ForkSafeLock], others: dict[int, ForkSafeLock]) -> None:
+    """Takes locks before a fork, which release_held() gives back behind it.  It holds none while it waits for one.
+
+    Arguments:
+        first: list of ForkSafeLocks, the last of which guards others.
+        others: dict of ForkSafeLocks.
+    """
+    cdef list held = []
+    cdef ForkSafeLock busy
+    held_by_forks.setdefault(PyThread_get_thread_ident(), []).append(held)
+    while True:
+        busy = try_to_take(first, held)
+        if busy is None:
+            busy = try_to_take(list(others.values()), held)
+        if busy is None:
+            return
+        release_all(held)
+        busy.take(True, -1)
+        busy.give_back()
+
+
+cdef ForkSafeLock try_to_take(list locks, list held):
+    # The first that another thread has, or None.
+    cdef ForkSafeLock lock
+    for lock in locks:
+        if not lock.take(False, -1):
+            return lock
+        held.append(lock)
+    return None
+
+
+def release_held() -> None:
+    """Gives back what the calling thread took before its fork, in the parent and in the child."""
+    cdef list forks_under_way = held_by_forks.get(PyThread_get_thread_ident())
+    if forks_under_way:  # else an interruption ended the wait before it began
+        release_all(forks_under_way.pop())
+
+
 # --- the end of the process -------------------------------------------------------------------------------------------
 
 cdef list exit_functions = []  # by rank, then by name; replaced and never changed

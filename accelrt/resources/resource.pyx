@@ -426,18 +426,15 @@ cdef class DriverPoolResource(Resource):
         cdef Table* table = registry.active()
         cdef uintptr_t address = 0, handle = mark_used(stream)
         cdef size_t size = nbytes
-        cdef int device = self.device_index, code
         cdef bint is_of_managed = self.managed
         # A GPU's captures would have an allocation of the graph's in place of managed memory.
-        cdef bint is_refused = is_of_managed and pool != 0 and stream.is_capturing
+        cdef int device = self.device_index, code = CAPTURE_UNSUPPORTED if is_of_managed and pool and stream.is_capturing else 0
         with nogil:
-            if is_refused:
-                code = CAPTURE_UNSUPPORTED
-            elif pool:
+            if code == 0 and pool:
                 code = table.pool_alloc(device, handle, pool, size, &address)
-            elif is_of_managed:
+            elif code == 0 and is_of_managed:
                 code = table.managed_pool_alloc(device, handle, size, &address)
-            else:
+            elif code == 0:
                 code = table.async_alloc(device, handle, size, &address)
         if code == OUT_OF_MEMORY:
             refuse(self, nbytes, "the driver's pool has no room")

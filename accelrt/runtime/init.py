@@ -1,19 +1,20 @@
 """Initialisation at first use: once a process, by whichever thread comes first, never on import."""
 
 import os
-from _thread import RLock, get_ident
+from _thread import get_ident
 
 from accelrt import env
 from accelrt.core import names, process
-from accelrt.driver import registry
-from accelrt.errors import DeferredCudaCallError, DriverNotFoundError, ForkedError, describe_codes
-from accelrt.status import FORK_TEXT, describe, name_of, text_of
 
 if getattr(process, "call_at_fork", None) is None:  # what is compiled is loaded once a process
     raise ImportError(
         "accelrt was imported by an interpreter of this process that has ended (Py_Finalize), and cannot be "
         "imported by another one: keep one interpreter for as long as the process lives"
     )
+
+from accelrt.driver import registry
+from accelrt.errors import DeferredCudaCallError, DriverNotFoundError, ForkedError, describe_codes
+from accelrt.status import FORK_TEXT, describe, name_of, text_of
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -22,17 +23,16 @@ if TYPE_CHECKING:
 
 HOST_ADVICE = "for the embedded host device set ACCELRT_DRIVER=host or call accelrt.init(driver='host')"
 
-_lock = RLock()
-_importers_lock = RLock()  # guards _importers, and is held for no import
-_importers: "dict[int, RLock]" = {}  # thread -> what it holds while it imports
-_held_by_fork: "dict[int, list[list[RLock]]]" = {}  # thread -> of each fork under way
+_lock = process.ForkSafeLock()
+_importers_lock = process.ForkSafeLock()  # guards _importers, and is held for no import
+_importers: "dict[int, process.ForkSafeLock]" = {}  # thread -> what it holds while it imports
 _imported: "dict[str, Any]" = {}
 _queued: "list[tuple[Callable[[], object], str]]" = []
 _seeds: "list[tuple[Callable[[], object], str, str]]" = []  # run before those; the third is the kind
 _when_opened: "list[Callable[[], object]]" = []
 _opened: str | None = None  # the driver, also in a child of a fork, which cannot use it
 _initialized_pid: int | None = None
-_initializing_thread: int | None = None
+_initializing: tuple[int, int] | None = None  # process and thread
 _warned_of_old = False
 
 
@@ -88,7 +88,7 @@ def later(name: str) -> "Any":
     module: Any = _imported.get(name)
     if module is None:
         with _importers_lock:
-            importing = _importers.setdefault(get_ident(), RLock())
+            importing = _importers.setdefault(get_ident(), process.ForkSafeLock())
         with importing:
             module = names.module_named(name)
             if getattr(module.__spec__, "_initializing", False):  # some have no spec
@@ -136,15 +136,15 @@ def init(driver: str | None = None) -> None:
         ValueError: no such driver, or a malformed setting of the host device.
         DeferredCudaCallError: a call queued by lazy_call failed.
     """
-    global _initialized_pid, _initializing_thread
+    global _initialized_pid, _initializing
     with _lock:
-        if _initializing_thread == get_ident():
+        if _initializing == (os.getpid(), get_ident()):
             return
         name = driver_wanted(driver)
         if is_initialized() and not _queued and not _seeds:
             process.check()
             return
-        _initializing_thread = get_ident()
+        _initializing = os.getpid(), get_ident()
         try:
             if registry.driver_name() == "sentinel":
                 open_driver(name)
@@ -154,7 +154,7 @@ def init(driver: str | None = None) -> None:
             registry.set_aside()  # whatever stopped it, an interruption too: the next use tries again
             raise
         finally:
-            _initializing_thread = None
+            _initializing = None
 
 
 def driver_wanted(driver: str | None) -> str:
@@ -262,45 +262,11 @@ _is_in_bad_fork = is_in_bad_fork
 
 
 def wait_before_fork() -> None:
-    """Waits for others' initialisation and imports, which a child would have half done.  It holds nothing
-    meanwhile, for an import may want that."""
-    held: list[RLock] = []
-    _held_by_fork.setdefault(get_ident(), []).append(held)
-    busy: RLock | None = _lock
-    while busy is not None:
-        while held:
-            held.pop().release()
-        with busy:
-            pass
-        busy = take_all(held)
+    """Waits for others' initialisation and imports, which a child would have half done."""
+    process.hold_through_fork([_lock, _importers_lock], _importers)
 
 
-def take_all(held: "list[RLock]") -> RLock | None:
-    """Takes what keeps others from initialising and importing; answers what another thread has, if any."""
-    for lock in (_lock, _importers_lock):
-        if not lock.acquire(False):
-            return lock
-        held.append(lock)
-    for lock in list(_importers.values()):
-        if not lock.acquire(False):
-            return lock
-        held.append(lock)
-    return None
-
-
-def go_on_in_parent() -> None:
-    if _held_by_fork.get(get_ident()):  # else an interruption ended the wait before it began
-        for lock in _held_by_fork[get_ident()].pop():
-            lock.release()
-
-
-def forget_in_child() -> None:
-    global _lock, _importers_lock, _initializing_thread
-    _lock, _importers_lock = RLock(), RLock()
-    _importers.clear()
-    _held_by_fork.clear()
-    _initializing_thread = None
-
-
-process.call_at_fork("runtime.init", "initialisation", wait_before_fork, go_on_in_parent, forget_in_child)
+process.call_at_fork(
+    "runtime.init", "initialisation", wait_before_fork, process.release_held, process.release_held
+)
 registry.on_first_use(init)

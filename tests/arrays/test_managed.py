@@ -10,6 +10,7 @@ from child import fail_each_call, in_child, in_own_process, wrap_host
 import accelrt
 from accelrt import memory
 from accelrt.driver.registry import Rows, driver_name
+from accelrt.testing import Gate
 
 MIB = 1 << 20
 MANAGED, CONCURRENT = 83, 89
@@ -239,6 +240,21 @@ def test_moves_on_another_stream_hold_the_memory_back():
     side.synchronize()
     again = accelrt.Buffer(4 * MIB, managed=True)
     assert again.ptr == address
+
+
+@pytest.mark.host
+@in_own_process
+def test_a_refused_move_holds_the_memory_back_too():
+    """The driver may have put some of its ranges into the stream before it refused one."""
+    faults, buffer, side = wrap_host(), accelrt.Buffer(4 * MIB, managed=True), accelrt.Stream()
+    address = buffer.ptr
+    with Gate(side):
+        faults.arm(call=1, code=UNKNOWN, mode="once", rows=["managed_prefetch"])
+        with pytest.raises(accelrt.CudaError):
+            memory.prefetch(buffer, stream=side)
+        buffer.free()
+        assert memory.address_info(address).state == "active_pending_free"
+    side.synchronize()
 
 
 REFUSALS = [

@@ -22,6 +22,7 @@ class Books:
     def __init__(self, limit=1 << 40):
         self.held, self.limit, self.fails, self.asked, self.freed = {}, limit, None, [], []
         self.meanwhile = None  # called while memory is asked for
+        self.leaving = None  # called while it goes back
         self.allocator = memory.CallbackAllocator(self.allocate, self.free, "books")
 
     @property
@@ -43,6 +44,8 @@ class Books:
         return address
 
     def free(self, address, size, device, stream):
+        if self.leaving is not None:
+            self.leaving()
         assert self.held.pop(address) == size
         self.freed.append(size)
         assert Rows().memory_free(device, address) == 0

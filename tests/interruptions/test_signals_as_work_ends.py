@@ -1,4 +1,4 @@
-"""What a signal's handler raises comes out of the wait that it interrupts, though the work ends meanwhile."""
+"""What a signal's handler raises comes out of the wait that it interrupts, whether the work ends or not."""
 
 import threading
 
@@ -8,6 +8,7 @@ from interruptions import signals
 from waiting import wait_until
 
 import accelrt
+from accelrt.testing import Gate
 
 
 class HandlerError(Exception):
@@ -48,6 +49,21 @@ def interrupted():
 )
 def test_a_handlers_exception_as_the_work_ends(interrupted, wait):
     interrupted(wait)
+
+
+@pytest.mark.parametrize("copy", [accelrt.Buffer.copy_from, accelrt.Buffer.copy_to], ids=["from", "to"])
+def test_memory_of_an_interrupted_copy_is_not_handed_out_before_the_copy_is_over(copy):
+    def handler(number, frame):
+        raise HandlerError
+
+    buffer, stream = accelrt.Buffer(4096, stream=accelrt.Stream()), accelrt.Stream()
+    address = buffer.ptr
+    with Gate(stream):
+        with pytest.raises(HandlerError), signals(handler):
+            copy(buffer, np.zeros(4096, np.uint8), stream=stream)
+        buffer.free()
+        assert accelrt.memory.address_info(address).state == "active_pending_free"
+    stream.synchronize()
 
 
 def test_memory_that_was_unlocked_meanwhile_is_not_registered_any_more(interrupted):

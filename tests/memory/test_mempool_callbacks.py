@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 from backend_use import Books, capture_into_pool
+from child import in_own_process
 from compiled import typed
 from device_arrays import bytes_of
 
@@ -140,6 +141,17 @@ def test_an_address_between_units_is_given_back_and_refused(books):
     with pytest.raises(RuntimeError, match="'odd' returned 0x10000000008, and a MemPool takes addresses"):
         inside(pool, MIB)
     assert freed == [((1 << 40) + 8, 2 * MIB)]
+
+
+@in_own_process
+def test_a_segment_goes_back_with_no_lock_held_where_the_request_is_refused():
+    books, seen = Books(), []
+    pool = accelrt.MemPool(books.allocator, limit=4 * MIB)
+    inside(pool, MIB).free()
+    books.leaving = lambda: seen.append(memory.memory_stats()["segment.all.current"])
+    with pytest.raises(accelrt.OutOfMemoryError):
+        inside(pool, 8 * MIB)
+    assert (seen, books.held) == ([0], {})
 
 
 def test_the_functions_use_accelrt_and_another_pool(books):

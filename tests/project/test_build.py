@@ -7,10 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
+from compiled import COMPILER
 
 pytest.importorskip("Cython", reason="Cython is not installed; pip install 'cython>=3.1,<4'")
 pytestmark = pytest.mark.own_process
@@ -108,6 +110,16 @@ def test_what_isinstance_raises_is_looked_for():
     unchecked = re.compile(r"= PyObject_IsInstance\([^;]*\); *$", re.MULTILINE)
     sources = [path.with_suffix(".c") for path in (ROOT / "accelrt").rglob("*.pyx")]
     assert not [str(path) for path in sources if path.exists() and unchecked.search(path.read_text())]
+
+
+def test_pointers_are_of_the_types_that_cudas_headers_say(build):
+    """Older compilers warn where one is not, and gcc 14 refuses it."""
+    flags = [*build.options("release")["extra_compile_args"], "-fsyntax-only"]
+    includes = [f"-I{folder}" for folder in (sysconfig.get_path("include"), build.cuda_include())]
+    for source in (ROOT / "accelrt/driver/cuda").glob("*.c"):
+        command = [*COMPILER, *flags, "-Werror=incompatible-pointer-types", *includes, str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 def test_every_function_that_is_compiled_as_rare_is_there(build):

@@ -88,6 +88,7 @@ def copy_each():
     """Whether a copy to memory that is not page-locked, which is refused, leaves that alone ever after."""
     rows, shim = Rows("host"), ctypes.PyDLL(os.environ["LD_PRELOAD"])
     source, stream = accelrt.full(64, 5, "u1"), accelrt.Stream()
+    accelrt.synchronize()
     for number in itertools.count(1):
         back, gate, returned = np.zeros(64, np.uint8), threading.Event(), threading.Event()
         stream.launch_host_func(gate.wait)

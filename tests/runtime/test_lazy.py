@@ -6,10 +6,10 @@ import threading
 import pytest
 from beside import Caller, Crowd, on_a_thread, on_threads, until_over
 from child import in_fork, in_own_process, run_code
+from waiting import wait_until_asleep
 
 import accelrt
 from accelrt.core import names
-from accelrt.runtime import init
 
 pytestmark = pytest.mark.own_process
 
@@ -221,16 +221,17 @@ def test_a_name_that_is_asked_for_in_the_midst_of_its_import_is_said_to_come():
 
 @in_own_process
 def test_a_fork_waits_for_an_import_and_holds_nothing_up_meanwhile():
-    go_on, plain = threading.Event(), init.take_all
+    go_on, statuses = threading.Event(), []
     caller = import_until(go_on)
 
-    def take_all(held):
-        busy = plain(held)
-        if busy is not None:
-            go_on.set()
-        return busy
+    def fork():
+        statuses.append(in_fork(lambda: "GreenContext" not in vars(sys.modules["accelrt.green_contexts"])))
 
-    init.take_all = take_all
-    assert in_fork(lambda: "GreenContext" not in vars(sys.modules["accelrt.green_contexts"])) == 0
-    assert go_on.is_set()
+    forker = threading.Thread(target=fork, daemon=True)
+    forker.start()
+    wait_until_asleep(forker)
+    assert accelrt.ExternalStream  # another import
+    go_on.set()
+    forker.join(300)
+    assert statuses == [0]
     assert caller.result() is accelrt.GreenContext

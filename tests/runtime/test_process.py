@@ -1,5 +1,7 @@
 """The order of what happens around forks and at the end of the process, whoever registers when."""
 
+import _thread
+import functools
 import math
 import multiprocessing.process
 import os
@@ -19,6 +21,7 @@ import accelrt
 import accelrt.sharing
 from accelrt import nccl
 from accelrt.core import process
+from accelrt.runtime import init
 
 pytestmark = pytest.mark.own_process
 
@@ -288,6 +291,17 @@ def use_and_fork_again():
         accelrt.Buffer(1)
     process.call_at_fork("child", "streams", int, int, int)
     return in_fork(lambda: len(process.registered_at_fork()) < 10)
+
+
+@in_own_process
+def test_a_signal_that_comes_as_a_fork_ends_comes_out_of_it_and_leaves_no_lock_taken():
+    interrupt = functools.partial(_thread.interrupt_main, signal.SIGINT)
+    process.call_at_fork("test", process.FORK_ORDER[0][0], parent=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        if os.fork() == 0:
+            os._exit(0)
+    assert os.wait()[1] == 0
+    on_a_thread(lambda: (init.later("accelrt.tunable"), accelrt.init()), timeout=60)
 
 
 @in_own_process

@@ -38,9 +38,9 @@ from accelrt.driver.cuda.types cimport (
     CU_STREAM_CAPTURE_STATUS_NONE, CU_STREAM_SET_CAPTURE_DEPENDENCIES, CUcontext, CUDA_HOST_NODE_PARAMS,
     CUDA_KERNEL_NODE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D_v2, CUDA_MEMSET_NODE_PARAMS, CUdevice,
     CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphConditionalHandle, CUgraphEdgeData, CUgraphExec,
-    CUgraphExecUpdateResultInfo, CUgraphMem_attribute, CUgraphNode, CUgraphNodeParams, CUhostFn, CUipcEventHandle,
-    CUipcMemHandle, CUjit_option, CUlaunchAttribute, CUlaunchConfig, CUmemAccessDesc, CUmemGenericAllocationHandle,
-    CUmodule, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, cuuint64_t,
+    CUgraphExecUpdateResultInfo, CUgraphMem_attribute, CUgraphNode, CUgraphNodeParams, CUgraphNodeType, CUhostFn,
+    CUipcEventHandle, CUipcMemHandle, CUjit_option, CUlaunchAttribute, CUlaunchConfig, CUmemAccessDesc,
+    CUmemGenericAllocationHandle, CUmodule, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, cuuint64_t,
 )
 from accelrt.driver.guard cimport (
     enter_asking, go_relaxed, INTERRUPTED, is_interruptible, leave_asking, pause_on, poll, poll_briefly, restore_mode,
@@ -685,7 +685,8 @@ cdef int graph_node_set_entered(int device, uintptr_t exec_, uintptr_t node, Nod
 
 
 cdef int graph_node_params_entered(uintptr_t node, NodeParams* params) noexcept nogil:
-    cdef int code, type_ = NODE_EMPTY
+    cdef CUgraphNodeType type_ = NODE_EMPTY
+    cdef int code
     memset(params, 0, sizeof(NodeParams))
     code = cuGraphNodeGetType(<CUgraphNode>node, &type_)
     params.type = type_

@@ -144,8 +144,7 @@ cdef struct Work:
     int known          # DST_KNOWN, SRC_KNOWN: memory that the driver knew, and has to know when it runs
     bint across        # a COPY of copy_peer or copy_across, or a MANAGE, which no capture takes
     int place          # of a MANAGE: a device or HOST_MEMORY
-    bint discards      # a MANAGE that lets the contents go
-    bint moves         # a MANAGE that has the memory in its place
+    bint discards, moves  # a MANAGE that lets the contents go, or has the memory in its place
 
 cdef struct Operation:
     Work work
