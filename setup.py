@@ -150,7 +150,7 @@ devices.device __repr__ can_device_access_peer check_host get_device_capability 
 devices.device get_device_properties
 driver.cuda.driver describe_node exported open_driver resolve
 driver.guard guard_table note_main_thread
-graphs.graph __repr__ abandon all_things begin_body begin_on capture_begin capture_body capture_end
+graphs.graph __repr__ abandon begin_body begin_on capture_begin capture_body capture_end
 graphs.graph debug_dump drop_bound edges enter_body if_ kernel_node_params make_exec make_instance
 graphs.graph node_graph node_id nodes note_made refuse_sleeping register_capture_hook
 graphs.graph register_capture_pre_hook register_destruction_hook register_generator_state

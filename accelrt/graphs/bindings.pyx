@@ -17,7 +17,9 @@ from accelrt.driver.node_params cimport NODE_KERNEL, NodeParams
 cimport accelrt.driver.registry as registry
 from accelrt.graphs.edits import edit, params_to_bind
 from accelrt.graphs.graph cimport count_uses, CUDAGraph, UNREADY
-from accelrt.graphs.nodes cimport copy_arguments, MemoryChange, NodeChange, recorded
+from accelrt.graphs.nodes cimport (
+    copy_arguments, is_made, MemoryChange, Names, NodeChange, params_of, read_arguments, recorded,
+)
 from accelrt.runtime.access cimport Access, begin_use, end_use
 cimport accelrt.runtime.access as watch
 from accelrt.runtime.lifetimes cimport dispose, drain, GRAPH_EXEC, keep_side, pool_of, Record, Side, side_ordinal
@@ -72,7 +74,8 @@ def nodes_to_bind(CUDAGraph graph not None) -> list[tuple[GraphNode, object]]:
     require_as_made(graph)
     if graph.exec_ == 0:
         graph.instantiate()
-    return edit(source, None, params_to_bind, source)
+    nodes = edit(source, None, params_to_bind, source)
+    return [(node, params) for node, params in nodes if is_made(source.by_node, graph.made_nodes, node.id)]
 
 
 cdef int require_as_made(CUDAGraph graph) except -1:
@@ -97,7 +100,7 @@ def graph_state(CUDAGraph graph not None):
     return graph.generation, graph.edits, source.generation, source.removals
 
 
-cdef class Bindings:
+cdef class Bindings(Names):
     """The places where an instance's nodes name memory, so that they can be given other memory.
 
     Arguments:
@@ -140,11 +143,11 @@ cdef class Bindings:
             self.places = {parameter[0]: index for index, parameter in enumerate(parameters)}
             self.parameters = list(parameters)
             if graph.bound is not None:
-                self.parameters += moved_elsewhere(graph.bound, graph.rebinds, self.parameters)
+                self.parameters += moved_elsewhere(<Bindings>graph.bound, graph.rebinds, self.parameters)
             self.allot(self.parameters)
             self.spares, rebinds = [None] * self.name_count, [None] * self.name_count
             if graph.bound is not None:
-                self.take_over(graph.bound, graph.rebinds, rebinds)
+                self.take_over(<Bindings>graph.bound, graph.rebinds, rebinds)
             graph.bound, graph.rebinds = self, rebinds
 
     def __dealloc__(self):
@@ -209,6 +212,14 @@ cdef class Bindings:
                 if moved.address == self.names[index].address and moved.nbytes == self.names[index].nbytes:
                     self.names[index].current, rebinds[index] = moved.current, rebinds_before[place]
         return 0
+
+    cdef object work_of_node(self, uintptr_t node, NodeChange change):
+        cdef BoundNode* bound = self.find(node)
+        if bound == NULL or self.serials.get(node) != (None if change is None else change.serial):
+            return None
+        if bound.params.type == NODE_KERNEL:
+            return read_arguments(bound.params.function, <const void**>bound.params.arguments)
+        return params_of(&bound.params)
 
     cdef BoundNode* find(self, uintptr_t node) noexcept:
         cdef int index

@@ -979,8 +979,15 @@ def generation_of(CUDAGraph graph not None) -> int:
 
 def changed_params(CUDAGraph graph not None, node: int) -> object:
     """CopyParams or FillParams of an instance's node where the graph's has others, or may have; else None."""
+    cdef NodeChange change
+    cdef object work = None
     with cython.critical_section(graph):
-        return None if graph.source is None else params_of_instance((graph.changes or {}).get(node), graph.past, node)
+        if graph.source is None:
+            return None
+        change = (graph.changes or {}).get(node)
+        if graph.bound is not None:
+            work = graph.bound.work_of_node(node, change)
+        return params_of_instance(change, graph.past, node) if work is None else work
 
 
 def change_node(

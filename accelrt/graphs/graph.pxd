@@ -1,7 +1,7 @@
 # Graphs: work that was captured once and is replayed.
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.graphs.nodes cimport Change, NodeChange, NodePast
+from accelrt.graphs.nodes cimport Change, Names, NodeChange, NodePast
 from accelrt.runtime.lifetimes cimport Record
 from accelrt.streams.stream cimport Stream
 
@@ -42,7 +42,7 @@ cdef class CUDAGraph:
     cdef NodePast past               # of an instance: what nodes of the source did before they were changed since
     cdef list pasts                  # weak references to those of its instances; or None
     cdef dict within                 # handles of children in what is instantiated -> the host functions that each calls
-    cdef object bound                # the last Bindings of the instance, or None
+    cdef Names bound                 # the last Bindings of the instance, or None
     cdef list rebinds                # what their names were given: by the name's place a MemoryChange or None; or None
     cdef dict kernels                # the Kernels among them, by the driver's handle; None until one is looked for
     cdef dict changes                # handles of nodes -> NodeChange: what they use since then; or None

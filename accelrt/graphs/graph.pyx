@@ -941,7 +941,7 @@ cdef class CUDAGraph:
             before = None if self.changes is None else self.changes.get(node)
             change_kernel_node(graph, self.exec_, handle, self.ordinal, self.capture, self.own_kernels(), before, change,
                                &begun, kernel, grid, block, shared, args, None if source is None else self.past,
-                               source is None and bool(self.pasts))
+                               source is None and bool(self.pasts), self.bound)
             self.keep_change(node, change, before)
             if source is None and self.by_node is not None:
                 note_roles(self.by_node, node, {"change": change.uses()})

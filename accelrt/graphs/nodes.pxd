@@ -55,6 +55,12 @@ cdef class MemoryChange(Change):  # what a name was given
     cdef int place           # the name's, among those of the Bindings
 
 
+cdef class Names:            # of an instance's memory: Bindings
+    # What a node does with the memory that names gave it: CopyParams, FillParams, or a kernel's arguments as bytes.  None
+    # where they gave it none, or since it was changed by hand; change: the node's last one, or None.
+    cdef object work_of_node(self, uintptr_t node, NodeChange change)
+
+
 cdef class NodePast:
     cdef dict params         # handle -> what the node did until it was first changed since the instances were made
     cdef object __weakref__
@@ -73,7 +79,8 @@ cdef tuple take_apart(uintptr_t graph, list kept, dict changes)
 cdef list all_things(list base, dict by_node)  # what nodes point at: CUDAGraph.base and by_node
 cdef dict without_mark(dict roles)  # those of a node's copy, which was not captured with the graph that it is in
 cdef int note_roles(dict by_node, object node, dict roles) except -1  # what a node of the graph itself uses from now on
-# Refuses a node that was made by hand since what is instantiated was.
+# Whether what is instantiated has a node, which may have been made by hand since; require_made refuses it.
+cdef bint is_made(dict made_by_hand, dict instantiated, object node) except -1
 cdef int require_made(dict made_by_hand, dict instantiated, object node) except -1
 # What an instance's node does where it may not be what the graph's does now; else None.  change: the instance's, or None.
 cdef object params_of_instance(NodeChange change, NodePast past, object node)
@@ -81,6 +88,7 @@ cdef object params_of(const NodeParams* params)  # of a copy or a fill; None of 
 cdef object work_of(uintptr_t graph, uintptr_t node)  # the same of a node of a driver's graph
 cdef dict calls_within(uintptr_t graph, list calls)  # handles of children in a driver's graph -> those that they run
 cdef list list_edge_data(uintptr_t graph)  # (id, id of the node after it, type, port that it is from), in the driver's order
+cdef tuple read_arguments(uintptr_t function, const void** values)  # as bytes; None where nobody knows their sizes
 cdef void** copy_arguments(uintptr_t function, void** values) except? NULL  # a kernel's, in one block to be freed
 cdef bint fits_body(int type_, uintptr_t child) except -1  # whether a body of a condition may hold such a node
 cdef Record recorded()        # of no capture
@@ -89,10 +97,11 @@ cdef dict kernels_in(list kept)  # by the driver's handle
 cdef object read_kernel_node(uintptr_t graph, uintptr_t node, dict kernels, NodeChange change)
 # Changes a node of an instance, unless exec_ is 0, and of the graph, unless it is another's, as past says; None leaves
 # what there is.  change is the node's last one, or None; `after` is filled.  Where it raises and out_begun is set,
-# the instance launches the new values nevertheless.  tells: other instances are told what the node did.
+# the instance launches the new values nevertheless.  tells: other instances are told what the node did.  bound: names of the
+# instance's memory, or None.
 cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, uint64_t capture, dict kernels,
                             NodeChange change, NodeChange after, bint* out_begun, object kernel, object grid, object block,
-                            object shared, object arguments, NodePast past, bint tells) except -1
+                            object shared, object arguments, NodePast past, bint tells, Names bound) except -1
 
 
 # Graphs of nogil code, for api.pyx.  A graph is named by the address of its record; one that is not, or no longer,

@@ -398,6 +398,13 @@ cdef Record record_capture(
         raise
 
 
+cdef class Names:
+    """Base of the names of an instance's memory."""
+
+    cdef object work_of_node(self, uintptr_t node, NodeChange change):
+        return None
+
+
 cdef class NodePast:
     """The work that nodes of a graph had before they were changed, which instances have still."""
 
@@ -471,10 +478,14 @@ cdef int note_roles(dict by_node, object node, dict roles) except -1:
     return 0
 
 
+cdef bint is_made(dict made_by_hand, dict instantiated, object node) except -1:
+    cdef dict roles = None if made_by_hand is None else made_by_hand.get(node)
+    return roles is None or WAS_CAPTURED in roles or (instantiated is not None and node in instantiated)
+
+
 cdef int require_made(dict made_by_hand, dict instantiated, object node) except -1:
     # What is instantiated has the nodes of then, and the driver calls another one an invalid value.
-    cdef dict roles = None if made_by_hand is None else made_by_hand.get(node)
-    if roles is not None and WAS_CAPTURED not in roles and (instantiated is None or node not in instantiated):
+    if not is_made(made_by_hand, instantiated, node):
         raise RuntimeError(f"node {node:#x} was added after the graph was instantiated, and what is instantiated has the "
                            "nodes of then alone; instantiate the graph anew, with the node as it is to be")
     return 0
@@ -633,11 +644,13 @@ cdef bint has_bytes(tuple arguments) noexcept:
 
 cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, uint64_t capture, dict kernels,
                             NodeChange change, NodeChange after, bint* out_begun, object kernel, object grid, object block,
-                            object shared, object arguments, NodePast past, bint tells) except -1:
+                            object shared, object arguments, NodePast past, bint tells, Names bound) except -1:
     # before: what the node launched, which takes longer to tell than to change and is not always asked for.
     cdef bint known = past is not None and change is not None and change.is_apart  # by the last change
     cdef object before = None if past is None or known else past.params.get(node)
     cdef tuple new_arguments = None if arguments is None else tuple(arguments)
+    if new_arguments is None and past is not None and bound is not None:
+        new_arguments = bound.work_of_node(node, change)
     cdef bint watched = watch.detects_races(), asked = tells or watched or has_bytes(new_arguments)
     cdef Kernel to = kernel
     cdef NodeParams params

@@ -428,7 +428,8 @@ cdef class DriverPoolResource(Resource):
         cdef size_t size = nbytes
         cdef bint is_of_managed = self.managed
         # A GPU's captures would have an allocation of the graph's in place of managed memory.
-        cdef int device = self.device_index, code = CAPTURE_UNSUPPORTED if is_of_managed and pool and stream.is_capturing else 0
+        cdef int device = self.device_index
+        cdef int code = CAPTURE_UNSUPPORTED if is_of_managed and pool and stream.is_capturing else 0
         with nogil:
             if code == 0 and pool:
                 code = table.pool_alloc(device, handle, pool, size, &address)

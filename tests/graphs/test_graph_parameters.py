@@ -488,6 +488,42 @@ def test_an_instance_of_nodes_that_were_changed_since_is_refused():
             arguments.rebind(x=z)
 
 
+def test_a_change_by_hand_leaves_the_memory_that_names_gave(image):
+    number = number_of(image)
+    definition, x, y, z = accelrt.GraphDefinition(), buffer(1), buffer(), buffer(7)
+    copy = definition.copy(y, x)
+    fill = definition.fill(x, 2, 16, after=copy)
+    launch = definition.kernel(number, 1, 16, (y, 5), after=fill)
+    instance = definition.instantiate()
+    other, last = buffer(), buffer()
+    arguments = accelrt.GraphParameters(instance, x=x, y=y)
+    arguments.rebind(x=z, y=other)
+    copy.update(instance=instance, dst=last)
+    fill.update(instance=instance, value=3)
+    launch.update(instance=instance, grid=4, block=64)
+    gc.collect()
+    instance.replay()
+    assert (read(last) == 7).all()
+    assert (read(z)[:16] == 3).all()
+    assert (read_numbers(other) == numbers(5)).all()
+    assert (read(x) == 1).all()
+    assert (read(y) == 0).all()
+    definition.instantiate().replay()  # the definition has what it had
+    assert (read(x)[:16] == 2).all()
+
+
+def test_nodes_that_came_after_the_instance_have_no_names():
+    definition, x, y, z = accelrt.GraphDefinition(), buffer(1), buffer(), buffer(7)
+    definition.copy(y, x)
+    instance = definition.instantiate()
+    definition.fill(x, 3, after=definition.nodes())
+    arguments = accelrt.GraphParameters(instance, x=x)
+    assert [use.type for use in arguments["x"].uses] == ["memcpy"]
+    arguments.replay(x=z)
+    assert (read(y) == 7).all()
+    assert len(accelrt.GraphParameters(definition.instantiate(), x=x)["x"].uses) == 2
+
+
 def test_replays_of_threads_each_use_the_memory_that_they_are_given():
     x, y = buffer(), buffer()
     arguments = accelrt.GraphParameters(copied(y, x), x=x, y=y)
