@@ -41,8 +41,6 @@ cdef enum:  # NodeParams.sides; memory that the driver knows may take the place 
     SIDES_ASKED = 1
     SIDES_SRC = 2  # src is the host's, and nothing that the driver knows
     SIDES_DST = 4  # dst is
-    SIDES_SRC_DEVICE = 8   # the node's maker said that src is a device's, which it stays: no unified address
-    SIDES_DST_DEVICE = 16  # dst
 
 # What an edge of a graph carries, as CUgraphEdgeData has it: all 0 for one node that is over before the next begins.
 cdef struct EdgeData:

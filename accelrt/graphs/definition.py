@@ -17,6 +17,7 @@ from accelrt.graphs.definition_parts import DefinitionParts
 from accelrt.graphs.graph import CUDAGraph, capture_body
 from accelrt.graphs.hooks import RemovableHandle, add_hook, run_hooks
 from accelrt.graphs.node_values import (
+    CONDITIONS,
     Condition,
     DefinitionEdge,
     drawn_name,
@@ -353,12 +354,13 @@ class GraphDefinition(DefinitionParts):
             keep: bool, it begins instead with what the launch before left.
         """
         handle = edits.edit(self._graph, self, edits.make_condition, value, bool(keep))
+        CONDITIONS[handle] = self._graph
         return Condition(handle, value, bool(keep))
 
     def _conditional(
         self, kind: str, condition: Condition, count: int, after: Any, name: str
     ) -> DefinitionNode:
-        require_condition(condition)
+        require_condition(condition, self._graph)
         work = edits.condition_work(condition.handle, KINDS.index(kind), count)
         return self._add(work, "conditional", after, name, (kind, condition))
 
@@ -426,7 +428,7 @@ class GraphDefinition(DefinitionParts):
         Returns:
             DefinitionNode.
         """
-        require_condition(condition)
+        require_condition(condition, self._graph)
         return self._add(edits.setter_work(self.device_index, condition.handle, flag), "kernel", after, name)
 
     def capture(self) -> AbstractContextManager[None]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
+from weakref import WeakValueDictionary
 
 from accelrt.core import files
 from accelrt.errors import refuse_copy
@@ -18,6 +19,7 @@ from accelrt.graphs.edits import (
     fill_work,
     host_work,
 )
+from accelrt.graphs.graph import CUDAGraph
 from accelrt.graphs.nodes import CopyParams, FillParams, KernelParams
 from accelrt.streams.stream import Event
 
@@ -37,10 +39,16 @@ class Condition(NamedTuple):
     keep: bool
 
 
-def require_condition(condition: object) -> None:
-    """Raises TypeError where it is no Condition."""
+# Handles of conditions -> the CUDAGraph that each was made of; drivers take those of other graphs in silence.
+CONDITIONS: WeakValueDictionary[int, CUDAGraph] = WeakValueDictionary()
+
+
+def require_condition(condition: object, graph: CUDAGraph) -> None:
+    """Raises TypeError where it is no Condition, and ValueError where it is of another graph."""
     if not isinstance(condition, Condition):
         raise TypeError(f"condition is {condition!r}; pass what GraphDefinition.condition returns")
+    if CONDITIONS.get(condition.handle, graph) is not graph:
+        raise ValueError("the condition is of another graph; make one with condition() of this definition")
 
 
 class AllocationParams(NamedTuple):

@@ -43,7 +43,7 @@ def copies(waits):
 def changed_copies():
     rows, fake = opened()
     room = ctypes.create_string_buffer(1024)  # NodeParams
-    at, host, device, unified = ctypes.addressof(room), 1, 2, 4
+    at, host, unified = ctypes.addressof(room), 1, 4
     assert rows.set_device(0) == 0
     for node, src in ((0x41, host), (0x42, unified)):
         fake.fake_pointers()
@@ -51,7 +51,7 @@ def changed_copies():
         assert fake.fake_pointers() == 2
         for _ in range(3):
             assert rows.graph_node_set(0, 0, 0x99, node, at) == 0
-            assert fake.fake_changed_sides() == src * 16 + device  # which the node's maker said of it
+            assert fake.fake_changed_sides() == src * 16 + unified
         assert fake.fake_pointers() == 0
 
 

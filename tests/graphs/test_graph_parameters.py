@@ -543,26 +543,3 @@ def test_replays_of_threads_each_use_the_memory_that_they_are_given():
     for thread in threads:
         thread.join()
     assert wrong == []
-
-
-@pytest.mark.gpu
-def test_a_copy_that_others_added_for_device_addresses_is_given_other_memory():
-    driver = pytest.importorskip("cuda.bindings.driver")
-    y, x, z = buffer(), buffer(3), buffer()
-    graph = copied(y, x)
-    described = driver.CUDA_MEMCPY3D()
-    described.srcMemoryType = described.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
-    described.srcDevice, described.dstDevice = x.ptr, z.ptr
-    described.WidthInBytes, described.Height, described.Depth = BYTES, 1, 1
-    status, context = driver.cuCtxGetCurrent()
-    assert int(status) == 0
-    status, _ = driver.cuGraphAddMemcpyNode(graph.raw_cuda_graph(), [], 0, described, context)
-    assert int(status) == 0
-    other, last = buffer(), buffer()
-    accelrt.GraphParameters(graph, z=z).replay(z=other)
-    assert (read(other) == 3).all()
-    assert (read(z) == 0).all()
-    (theirs,) = (node for node in accelrt.GraphDefinition(graph).nodes() if node.params.dst == z.ptr)
-    theirs.update(dst=last)
-    graph.replay()
-    assert (read(last) == 3).all()

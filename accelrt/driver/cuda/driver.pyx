@@ -34,7 +34,7 @@ from accelrt.driver.cuda.types cimport (
     CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
     CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_LOCATION_TYPE_DEVICE,
-    CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED, CU_STREAM_CAPTURE_STATUS_ACTIVE,
+    CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED, CU_STREAM_CAPTURE_STATUS_ACTIVE,
     CU_STREAM_CAPTURE_STATUS_NONE, CU_STREAM_SET_CAPTURE_DEPENDENCIES, CUcontext, CUDA_HOST_NODE_PARAMS,
     CUDA_KERNEL_NODE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D_v2, CUDA_MEMSET_NODE_PARAMS, CUdevice,
     CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphConditionalHandle, CUgraphEdgeData, CUgraphExec,
@@ -49,7 +49,7 @@ from accelrt.driver.managed cimport LOCATION_HOST
 from accelrt.driver.node_params cimport (
     ALLOCATE_HOST, ALLOCATE_MANAGED, host_fn, LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, NODE_ALLOCATE, NODE_CHILD,
     NODE_CONDITION, NODE_COPY, NODE_EMPTY, NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL, NODE_RECORD, NODE_WAIT, NodeParams,
-    SIDES_ASKED, SIDES_DST, SIDES_DST_DEVICE, SIDES_SRC, SIDES_SRC_DEVICE,
+    SIDES_ASKED, SIDES_DST, SIDES_SRC,
 )
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, LOG_BYTES, TEXT_BYTES, Table
@@ -600,17 +600,10 @@ cdef int sides_of(uintptr_t src, uintptr_t dst) noexcept nogil:
     return SIDES_ASKED | SIDES_SRC * (memory_kind(src) == PAGEABLE) | SIDES_DST * (memory_kind(dst) == PAGEABLE)
 
 
-cdef int device_sides(const CUDA_MEMCPY3D_v2* copied) noexcept nogil:
-    # What a node was made with it keeps; captures and this module make nodes with unified addresses.
-    return (SIDES_SRC_DEVICE * (copied.srcMemoryType == CU_MEMORYTYPE_DEVICE)
-            | SIDES_DST_DEVICE * (copied.dstMemoryType == CU_MEMORYTYPE_DEVICE))
-
-
 cdef void describe_copy(const NodeParams* params, CUDA_MEMCPY3D_v2* out_copy) noexcept nogil:
     # The pitches say nothing where there is one row; slices are as copy_3d has them.  Unknown memory is the host's.
     cdef int sides = params.sides if params.sides else sides_of(params.src, params.dst)
-    out_copy.srcMemoryType = CU_MEMORYTYPE_DEVICE if sides & SIDES_SRC_DEVICE else CU_MEMORYTYPE_UNIFIED
-    out_copy.dstMemoryType = CU_MEMORYTYPE_DEVICE if sides & SIDES_DST_DEVICE else CU_MEMORYTYPE_UNIFIED
+    out_copy.srcMemoryType = out_copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED
     out_copy.srcDevice, out_copy.dstDevice = params.src, params.dst
     if sides & SIDES_SRC:
         out_copy.srcMemoryType, out_copy.srcHost, out_copy.srcDevice = CU_MEMORYTYPE_HOST, <const void*>params.src, 0
@@ -668,14 +661,10 @@ cdef int graph_node_add_entered(
 
 cdef int graph_node_set_entered(int device, uintptr_t exec_, uintptr_t node, NodeParams* params) noexcept nogil:
     cdef CUgraphNodeParams described
-    cdef CUDA_MEMCPY3D_v2 copied
     cdef NodeRoom room
     cdef int code
     if params.type == NODE_KERNEL:
         return set_kernel_node(exec_, node, params)
-    if params.type == NODE_COPY and not params.sides:
-        code = cuGraphMemcpyNodeGetParams(<CUgraphNode>node, &copied)
-        params.sides = sides_of(params.src, params.dst) | (device_sides(&copied) if code == SUCCESS else 0)
     code = describe_node(device, params, &room, &described) if cuGraphNodeSetParams != NULL else NOT_SUPPORTED
     if code != SUCCESS:
         return code
@@ -744,7 +733,7 @@ cdef int read_copy_node(uintptr_t node, NodeParams* params) noexcept nogil:
     params.dst_pitch, params.dst_lines = copied.dstPitch, copied.dstHeight
     params.width, params.height, params.depth = copied.WidthInBytes, copied.Height, copied.Depth
     if code == SUCCESS:
-        params.sides = sides_of(params.src, params.dst) | device_sides(&copied)
+        params.sides = sides_of(params.src, params.dst)
     return code
 
 

@@ -63,7 +63,6 @@ cdef extern from "cudaTypedefs.h" nogil:
     int CU_POINTER_ATTRIBUTE_RANGE_START_ADDR
     int CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
     int CU_POINTER_ATTRIBUTE_RANGE_SIZE
-    unsigned int CU_MEMORYTYPE_DEVICE
     unsigned int CU_MEMORYTYPE_HOST
     unsigned int CU_MEMORYTYPE_ARRAY
     unsigned int CU_MEMORYTYPE_UNIFIED
