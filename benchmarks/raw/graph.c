@@ -50,7 +50,7 @@ static void prepare_rebind(void) {
     DO(cuGraphGetNodes(graph, nodes, &count));
     for (int i = 0; i < REBOUND; i++)
         rebound[i] = nodes[i * (NODES / REBOUND)];
-    DO(cuGraphMemcpyNodeGetParams(rebound[0], &copy)); /* unified addresses, which cost more than a device's and stay */
+    DO(cuGraphMemcpyNodeGetParams(rebound[0], &copy));
     DO(cuGraphInstantiate(&thousand, graph, 0));
 }
 
