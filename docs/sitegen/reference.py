@@ -241,7 +241,7 @@ def members(entry: Entry) -> list[str]:
         return texts
     module, _, class_name = entry.name.rpartition(".")
     seen: set[str] = set()
-    for node in entry.node.body:
+    for node in [*entry.node.body, *of_hidden_bases(entry)]:
         if isinstance(node, ast.AnnAssign) and is_field(node, entry.doc):
             options = {"module": module, "type": annotation_text(node.annotation)}
             texts.append(directive("attribute", f"{class_name}.{ast.unparse(node.target)}", options, "", 1))
@@ -264,6 +264,27 @@ def members(entry: Entry) -> list[str]:
         head = f"{class_name}.{node.name}{signature_of(node, 'staticmethod' not in marks)}"
         texts.append(directive("method", head, options, body, 1))
     return texts
+
+
+def of_hidden_bases(entry: Entry) -> list[ast.FunctionDef]:
+    """The documented members that a class has from bases of accelrt which no page shows."""
+    shown = {id(each.value) for entries in contents().values() for each in entries}
+    taken = {node.name for node in getattr(entry.node, "body", ()) if isinstance(node, ast.FunctionDef)}
+    nodes: list[ast.FunctionDef] = []
+    for base in getattr(entry.value, "__mro__", ())[1:]:
+        home = str(base.__module__)
+        if not home.startswith("accelrt.") or id(base) in shown:
+            continue
+        body = getattr(entry_of(base.__name__, base, home).node, "body", ())
+        nodes += [
+            node
+            for node in body
+            if isinstance(node, ast.FunctionDef)
+            and not node.name.startswith("_")
+            and node.name not in taken
+            and ast.get_docstring(node)
+        ]
+    return nodes
 
 
 def is_field(node: ast.AnnAssign, doc: str) -> bool:
