@@ -24,12 +24,13 @@ import random
 import statistics
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from time import perf_counter, perf_counter_ns
 
 import numpy as np
 import peers
+from checked_run import LOOK, Run, check
 from peers.with_accelrt import Accelrt
+from random_commits import commits
 from random_definitions import Definitions, DifferenceError
 from words import resident_bytes
 
@@ -38,37 +39,11 @@ import accelrt
 MIB = 1 << 20
 COUNTS = {"updates": 1_000_000, "commits": 1_000_000, "graphs": 100_000, "definitions": 100_000}
 GROWTH = 8 * MIB  # of the process over a run, which caches and the interpreter take
-LOOK = 1000  # changes of one sample, and steps between two audits
-PAGES = 256
-MOST_PAGES = 16  # of one commit
 ELEMENTS = 256
 ARRAYS = 4
 ROUNDS = 3  # replays of each graph
 OPERATIONS = 200  # on the same definitions
 NUMBERS = 1 << 18  # that arrays begin with parts of
-
-
-def check(condition: bool, text: str) -> None:
-    """Ends the program where something differs."""
-    if not condition:
-        sys.exit(f"long_runs: {text}")
-
-
-@dataclass
-class Run:
-    """How far a run may go, and what it says."""
-
-    count: int
-    seconds: float
-    random: random.Random
-    said: dict[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.end = perf_counter() + self.seconds
-
-    def over(self) -> bool:
-        """Whether the seconds are."""
-        return perf_counter() > self.end
 
 
 # --- a kernel node's pointer -------------------------------------------------------------------------------
@@ -99,62 +74,6 @@ def updates(run: Run) -> None:
     }
     check(grown <= GROWTH, f"the process grew by {grown} bytes in {done} changes")
     check(accelrt.memory_allocated() == live, "the changes left memory allocated")
-
-
-# --- committed memory --------------------------------------------------------------------------------------
-
-
-def commits(run: Run) -> None:
-    """Commits and decommits; the model is the value that each committed page was filled with."""
-    with accelrt.reserve(PAGES * 2 * MIB) as cache:
-        page = cache.page_bytes
-        model: dict[int, int] = {}
-        done = 0
-        while done < run.count and not run.over():
-            first = run.random.randrange(len_of(cache))
-            last = min(first + run.random.randint(1, MOST_PAGES), len_of(cache))
-            change_pages(run, cache, model, range(first, last))
-            done += 1
-            if done % LOOK == 0:
-                audit_pages(run, cache, model)
-        audit_pages(run, cache, model)
-        accelrt.synchronize()
-        run.said = {"done": done, "committed_pages": len(model), "page_bytes": page}
-
-
-def len_of(cache: accelrt.memory.Reservation) -> int:
-    """The pages of a reservation."""
-    return cache.nbytes // cache.page_bytes
-
-
-def change_pages(run: Run, cache: accelrt.memory.Reservation, model: dict[int, int], pages: range) -> None:
-    """Decommits as many of a range's first pages as are committed; or commits and fills those that aren't."""
-    page, first = cache.page_bytes, pages.start
-    committed = first in model
-    last = next((each for each in pages if (each in model) != committed), pages.stop)
-    place, size = first * page, (last - first) * page
-    if committed:
-        cache.decommit(place, size)
-        for each in range(first, last):
-            del model[each]
-        return
-    cache.commit(place, size)
-    for each in range(first, last):
-        model[each] = run.random.randrange(256)
-        cache.buffer(each * page, 512).fill(model[each])
-
-
-def audit_pages(run: Run, cache: accelrt.memory.Reservation, model: dict[int, int]) -> None:
-    """Compares what is committed, and some of it, with the model."""
-    page = cache.page_bytes
-    accelrt.memory.audit()
-    found = {place // page for start, size in cache.committed() for place in range(start, start + size, page)}
-    check(found == set(model), f"{len(found)} pages are committed, and not the {len(model)} that should be")
-    check(cache.committed_bytes == len(model) * page, "the committed bytes are miscounted")
-    read = np.zeros(512, np.uint8)
-    for each in run.random.sample(sorted(model), min(4, len(model))):
-        accelrt.copy(read, cache.buffer(each * page, 512))
-        check(bool((read == model[each]).all()), f"page {each} lost its contents")
 
 
 # --- random graphs ------------------------------------------------------------------------------------------

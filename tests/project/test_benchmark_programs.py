@@ -293,11 +293,12 @@ def test_a_long_run_ends_when_its_seconds_are_over():
 
 
 LOSSY_PAGES = """
-change = long_runs.change_pages
+import random_commits
+change = random_commits.change_pages
 def lossy(run, cache, model, pages):
     change(run, cache, model, pages)
     model.update({page: (value + 1) % 256 for page, value in model.items()})
-long_runs.change_pages = lossy
+random_commits.change_pages = lossy
 """
 # A replay that forgets what it was given; and arrays of which one is taken for unused.
 FORGETFUL = """
@@ -314,8 +315,8 @@ import random_definitions
 random_definitions.accelrt.DefinitionNode.update = lambda self, **changes: None
 """
 UNCOUNTED = """
-import random_definitions
-random_definitions.DEEDS["host"] = lambda node, conditions: None
+import definition_model
+definition_model.DEEDS["host"] = lambda node, conditions: None
 """
 
 
