@@ -21,7 +21,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from accelrt.driver.node_params cimport NodeParams, host_fn
 
 cdef enum:
-    TABLE_VERSION = 17
+    TABLE_VERSION = 18
     TEXT_BYTES = 256
     LOG_BYTES = 4096
 
@@ -213,6 +213,9 @@ cdef struct Table:
     # by which tools of profiling name nodes (CUDA 13.1); the high half is their graph's, or that of an instance
     int (*graph_node_tools_id)(uintptr_t graph, uintptr_t node, uint64_t* out_id) noexcept nogil
     int (*graph_exec_id)(uintptr_t exec_, unsigned int* out_id) noexcept nogil
+    # what a kernel node has beside its params, by ATTRIBUTE_ number: of a cluster three numbers, 0 for none, and else one
+    int (*kernel_node_attribute_set)(uintptr_t graph, uintptr_t node, int attribute, int x, int y, int z) noexcept nogil
+    int (*kernel_node_attribute_get)(uintptr_t graph, uintptr_t node, int attribute, int* out_x, int* out_y, int* out_z) noexcept nogil  # no-cython-lint
 
     # kernels; arguments are pointers to the values, which are read before a row returns.  An image is PTX, a cubin or a
     # fatbin for a GPU; for the host device a shared object's bytes, or the path of one (host/driver.pyx says what is in it)

@@ -73,6 +73,8 @@ def arguments(row):
         values["kind"] = 2
     if row.name.startswith("stream_attribute"):
         values["attribute"] = 9  # memory synchronisation domains
+    if row.name.startswith("kernel_node_attribute"):
+        values["attribute"] = 4  # clusters
     for name in ("dst_on", "peer", "fn", "data", "arguments", "nodes", "origins", "targets", "room", "keep"):
         values[name] = 0
     values.update(after=0, params=ctypes.addressof(EMPTY_NODE))

@@ -225,6 +225,10 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # graph_node_set
     ctypedef int (*PFN_cuGraphExecKernelNodeSetParams_v12000)(
         CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # graph_node_set
+    ctypedef int (*PFN_cuGraphKernelNodeSetAttribute_v11000)(
+        CUgraphNode, CUlaunchAttributeID, const CUlaunchAttributeValue*) noexcept nogil  # kernel_node_attribute_set
+    ctypedef int (*PFN_cuGraphKernelNodeGetAttribute_v11000)(
+        CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue*) noexcept nogil  # kernel_node_attribute_get
 
     # graphs made by hand
     ctypedef int (*PFN_cuGraphCreate_v10000)(CUgraph*, unsigned int) noexcept nogil  # graph_create(out_graph, 0)

@@ -44,10 +44,15 @@ from accelrt.driver.table cimport (
 )
 from accelrt.status cimport (
     CAPTURED_EVENT, CAPTURE_IMPLICIT, CAPTURE_INVALID, CAPTURE_ISOLATION, CAPTURE_MERGE, CAPTURE_UNJOINED,
-    CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, DEINITIALIZED, ILLEGAL_STATE, INVALID_DEVICE,
-    INVALID_HANDLE, INVALID_VALUE, NOT_INITIALIZED, NOT_PERMITTED, NOT_READY, NOT_SUPPORTED, NO_DEVICE, NO_HOST_MEMORY,
-    OPERATING_SYSTEM,
+    CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, COOPERATIVE_LAUNCH_TOO_LARGE, DEINITIALIZED,
+    ILLEGAL_STATE, INVALID_CLUSTER_SIZE, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_INITIALIZED,
+    NOT_PERMITTED, NOT_READY, NOT_SUPPORTED, NO_DEVICE, NO_HOST_MEMORY, OPERATING_SYSTEM,
 )
+
+cdef extern from "<unistd.h>" nogil:
+    long sysconf(int name)
+    enum:
+        _SC_NPROCESSORS_ONLN
 
 cdef extern from *:
     """
@@ -462,6 +467,43 @@ cdef int make_launch(
     launch.holders = 1
     function.module.holders += 1
     out_launch[0] = launch
+    return 0
+
+
+cdef int blocks_at_once(size_t threads, size_t shared_bytes) noexcept nogil:
+    # As if each processor were a multiprocessor of an H200.
+    cdef size_t count = min(<size_t>BLOCKS_AT_ONCE, THREADS_AT_ONCE // threads)
+    if threads > MOST_THREADS or shared_bytes > MOST_SHARED:
+        return 0
+    return <int>(min(count, SHARED_AT_ONCE // shared_bytes) if shared_bytes else count)
+
+
+cdef unsigned int most_cluster(const HostFunction* function) noexcept nogil:
+    return MOST_CLUSTER if function.attributes[ATTRIBUTE_WIDE] else PORTABLE_CLUSTER
+
+
+cdef bint are_clusters(const HostFunction* function, const unsigned int* grid, const int* cluster) noexcept nogil:
+    cdef unsigned int most = most_cluster(function)
+    cdef unsigned long long blocks = 1
+    cdef int axis
+    for axis in range(3):
+        if cluster[axis] <= 0 or <unsigned int>cluster[axis] > most or grid[axis] % <unsigned int>cluster[axis]:
+            return False
+        blocks *= <unsigned int>cluster[axis]
+    return blocks <= most
+
+
+cdef int check_launch(const Work* work) noexcept nogil:
+    # What a GPU refuses of a launch for its clusters, or since its blocks do not all run at once.
+    cdef const Launch* launch = work.launch
+    cdef unsigned long long blocks = <unsigned long long>launch.grid[0] * launch.grid[1] * launch.grid[2]
+    cdef int room
+    if work.cluster[0] and not are_clusters(launch.function, launch.grid, work.cluster):
+        return INVALID_CLUSTER_SIZE
+    if work.cooperative:
+        room = blocks_at_once(<size_t>launch.block[0] * launch.block[1] * launch.block[2], launch.shared_bytes)
+        if blocks > <unsigned long long>room * <unsigned long long>sysconf(_SC_NPROCESSORS_ONLN):
+            return COOPERATIVE_LAUNCH_TOO_LARGE
     return 0
 
 
@@ -1191,6 +1233,7 @@ cdef int add_node(HostStream* stream, const Work* work) noexcept nogil:
     if code:
         return code
     index = graph.count - 1
+    graph.nodes[index].work.priority = stream.priority * (work.kind == KERNEL)
     itself.nodes, itself.data = &index, NULL
     itself.count = 1
     return copy_frontier(&stream.frontier, &itself)

@@ -420,6 +420,7 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuOccupancyMaxPotentialClusterSize", 11070, wants_context}, {"cuOccupancyAvailableDynamicSMemPerBlock", 10020, wants_context},
     {"cuGraphKernelNodeGetParams", 12000, wants_context}, {"cuGraphKernelNodeSetParams", 12000, wants_context},
     {"cuGraphExecKernelNodeSetParams", 12000, wants_context}, {"cuGraphCreate", 10000, wants_context},
+    {"cuGraphKernelNodeSetAttribute", 11000, wants_context}, {"cuGraphKernelNodeGetAttribute", 11000, wants_context},
     {"cuGraphClone", 10000, wants_context}, {"cuGraphNodeFindInClone", 10000, wants_context},
     {"cuGraphNodeSetParams", 12020, wants_context}, {"cuGraphExecNodeSetParams", 12020, set_node},
     {"cuGraphDestroyNode", 10000, wants_context}, {"cuGraphAddDependencies", 12030, wants_context},
