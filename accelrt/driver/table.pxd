@@ -21,7 +21,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from accelrt.driver.node_params cimport NodeParams, host_fn
 
 cdef enum:
-    TABLE_VERSION = 18
+    TABLE_VERSION = 19
     TEXT_BYTES = 256
     LOG_BYTES = 4096
 
@@ -68,6 +68,8 @@ cdef struct Table:
     # one, which the caller may close at once; the bytes go with the last handle and mapping in any process
     int (*physical_export)(uintptr_t handle, int* out_file) noexcept nogil  # INVALID_VALUE where it is not shared
     int (*physical_import)(int device, int file, uintptr_t* out_handle) noexcept nogil
+    # the addresses from `at` on where the driver can give them, else others
+    int (*address_reserve_at)(size_t size, size_t alignment, uintptr_t at, uintptr_t* out_address) noexcept nogil
 
     # memory: the driver's own stream-ordered pool of a device; the pool_ rows tell of it, and set it
     int (*async_alloc)(int device, uintptr_t stream, size_t size, uintptr_t* out_address) noexcept nogil

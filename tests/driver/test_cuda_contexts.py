@@ -21,7 +21,7 @@ RANGE = (ctypes.c_size_t * 3)(ADDRESS, 4096, 2)  # of managed memory: the host's
 FREE = {
     "open", "close", "driver_version", "device_count", "device_name", "device_uuid", "device_pci_bus_id",
     "device_attribute", "device_memory", "current_device", "set_device", "can_access_peer", "granularity",
-    "address_reserve", "address_free", "context_active", "event_query",
+    "address_reserve", "address_reserve_at", "address_free", "context_active", "event_query",
     "capture_status", "capture_mode_exchange", "event_synchronize", "module_loading", "stream_is_capturing",
     "graph_memory_get", "graph_memory_reset", "graph_memory_trim", "default_pool",
     "managed_pool_create", "pinned_pool_create", "pool_access_get", "pool_access_set",

@@ -670,7 +670,7 @@ cdef int make_part(HostPool* pool, size_t size, long* out_offset, uintptr_t* out
 
 cdef int map_part(const HostPool* pool, long offset, size_t size, uintptr_t* out_address) noexcept nogil:
     cdef Range part
-    cdef void* room = find_room(size, 4096)
+    cdef void* room = find_room(size, 4096, 0)
     if room == NULL:
         return OUT_OF_MEMORY
     if not show(room, size, number_of(pool.file), offset, PROT_READ | PROT_WRITE):
