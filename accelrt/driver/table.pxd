@@ -21,7 +21,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from accelrt.driver.node_params cimport NodeParams, host_fn
 
 cdef enum:
-    TABLE_VERSION = 19
+    TABLE_VERSION = 20
     TEXT_BYTES = 256
     LOG_BYTES = 4096
 
@@ -139,11 +139,10 @@ cdef struct Table:
     int (*copy_across)(int on_device, uintptr_t stream, int dst_on, uintptr_t dst, int src_on, uintptr_t src, size_t size) noexcept nogil  # no-cython-lint
     int (*copy_3d)(int device, uintptr_t stream, uintptr_t dst, size_t dst_pitch, size_t dst_lines, uintptr_t src, size_t src_pitch, size_t src_lines, size_t width, size_t height, size_t depth) noexcept nogil  # no-cython-lint
     # batches of copies: of arrays of addresses and bytes, or of PitchedCopy, none of which copies 0 bytes or uses what
-    # another one writes, all in device memory or page-locked memory.  A location is a hint where a side of them all is
-    # better looked for, kind << 32 | id of CUmemLocation, or 0; flags are CUmemcpyFlags, order a SOURCE_ number.  Where the
+    # another one writes, all in device memory or page-locked memory; how they are made the array of CopyRun says.  Where the
     # row refuses, out_done of them were put in; a capture has a node for each
-    int (*copy_batch)(int device, uintptr_t stream, void* dsts, void* srcs, void* sizes, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags, int order, size_t* out_done) noexcept nogil  # no-cython-lint
-    int (*copy_batch_3d)(int device, uintptr_t stream, void* copies, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags, int order, size_t* out_done) noexcept nogil  # no-cython-lint
+    int (*copy_batch)(int device, uintptr_t stream, void* dsts, void* srcs, void* sizes, size_t count, void* runs, size_t run_count, size_t* out_done) noexcept nogil  # no-cython-lint
+    int (*copy_batch_3d)(int device, uintptr_t stream, void* copies, size_t count, void* runs, size_t run_count, size_t* out_done) noexcept nogil  # no-cython-lint
     # what memory is: KIND_ numbers; the range is what one call of the driver made or was told of, 0 where it does not say
     int (*pointer_range)(uintptr_t address, int* out_kind, int* out_device, uintptr_t* out_start, size_t* out_size) noexcept nogil  # no-cython-lint
     # CUDA arrays, and how kernels read and write them; textures.pxd has what the pointers are to, and when an array or a

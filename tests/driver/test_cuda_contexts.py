@@ -15,6 +15,7 @@ FOREIGN, OTHER = 0xF001, 0xE000  # contexts of other libraries, of the second de
 NOTHING = (1 << 64) - 1  # no call was made that wants a context
 A_COPY = (ctypes.c_size_t * 9)(0x1000, 64, 1, 0x2000, 64, 1, 8, 4, 1)  # of rows
 ADDRESS, CREATED, CAPTURING, PER_THREAD = 0x1000, 0x300, 0x777, 2
+A_RUN = (ctypes.c_size_t * 4)(0, 0, 0, 1 << 32)  # of copies in the stream's order
 RANGE = (ctypes.c_size_t * 3)(ADDRESS, 4096, 2)  # of managed memory: the host's, node 0
 
 # Rows that make no call which wants a context, by the documentation of the functions that they call.
@@ -63,7 +64,8 @@ def arguments(row):
         "first": 1,
         "second": 0,
         "ranges": ctypes.addressof(RANGE),
-        "order": 1,
+        "runs": ctypes.addressof(A_RUN),
+        "run_count": 1,
     }
     if row.name == "pinned_pool_create":
         values.update(kind=3, node=0, shared=0)
