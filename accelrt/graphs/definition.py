@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
@@ -17,7 +18,6 @@ from accelrt.graphs.definition_parts import DefinitionParts
 from accelrt.graphs.graph import CUDAGraph, capture_body
 from accelrt.graphs.hooks import RemovableHandle, add_hook, run_hooks
 from accelrt.graphs.node_values import (
-    CONDITIONS,
     Condition,
     DefinitionEdge,
     drawn_name,
@@ -365,8 +365,7 @@ class GraphDefinition(DefinitionParts):
             keep: bool, it begins instead with what the launch before left.
         """
         handle = edits.edit(self._graph, self, edits.make_condition, value, bool(keep))
-        CONDITIONS[handle] = self._graph
-        return Condition(handle, value, bool(keep))
+        return Condition(handle, value, bool(keep), weakref.ref(self._graph))
 
     def _conditional(
         self, kind: str, condition: Condition, count: int, after: Any, name: str

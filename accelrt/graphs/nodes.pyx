@@ -682,6 +682,30 @@ cdef int put_options(uintptr_t graph, uintptr_t node, tuple options) except -1:
     return 0
 
 
+cdef int put_launch(uintptr_t graph, uintptr_t exec_, uintptr_t node, Kernel kernel, const Dimensions* size, tuple arguments,
+                    tuple options, tuple former_options, NodeParams* former, bint* out_begun) except -1:
+    # A driver compares a cluster with the grid that the node has, so that there is none while that changes.  What is refused
+    # leaves the node as it was; where the driver tells nothing of arguments, with the new ones.
+    cdef size_t offset, nbytes
+    cdef int place
+    former.arguments = copy_arguments(former.function, former.arguments)
+    try:
+        if options[0] is not None:
+            put_options(graph, node, ((1, 1, 1), None, None))
+        kernel.change_node(graph, exec_, True, node, size, arguments, out_begun)
+        put_options(graph, node, options)
+    except BaseException:
+        if registry.active().function_parameter(former.function, 0, &offset, &nbytes) != NOT_SUPPORTED:
+            registry.active().graph_node_set(kernel.device_index, graph, 0, node, former)
+        for place in range(3):
+            if options[place] is not None:
+                put_option(graph, node, place, former_options[place])
+        raise
+    finally:
+        free(former.arguments)
+    return 0
+
+
 cdef tuple with_options(tuple former, tuple options):
     return tuple([former[place] if options[place] is None else options[place] for place in range(3)])
 
@@ -784,15 +808,10 @@ cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, in
         former = options_of(graph, node)
         require_launchable(to, &size, former if options is None else with_options(former, options))
     gather_uses(after, to, new_arguments, change, None if before is None else before.arguments)
-    try:
-        if options is not None:
-            put_options(graph, node, options)
+    if options is None:
         to.change_node(graph, exec_, past is None, node, &size, new_arguments, out_begun)
-    except BaseException:
-        for place in range(0 if options is None else 3):
-            if options[place] is not None:
-                put_option(graph, node, place, former[place])
-        raise
+    else:
+        put_launch(graph, exec_, node, to, &size, new_arguments, options, former, &params, out_begun)
     out_begun[0] = exec_ != 0
     if past is not None:  # of others' graph, which stays as it is
         after.is_apart, after.size, after.values = True, size, as_bytes(to, new_arguments)

@@ -171,10 +171,12 @@ def test_the_host_makes_no_instance_of_what_no_launch_takes(rows, on_host, graph
     first, _ = nodes_of(rows, graph)
     assert set_attribute(rows, graph, first, CLUSTER, 0, 1, 1) == INVALID_VALUE
     for cluster in ((3, 1, 1), (16, 1, 1), (1, 2, 1)):
-        assert set_attribute(rows, graph, first, CLUSTER, *cluster) == 0
-        assert rows.graph_instantiate(0, graph, 0)[0] == INVALID_CLUSTERS
-        assert rows.graph_update(exec_, graph)[0] == INVALID_CLUSTERS
+        assert set_attribute(rows, graph, first, CLUSTER, *cluster) == INVALID_CLUSTERS
     assert set_attribute(rows, graph, first, CLUSTER, 2, 1, 1) == 0
+    assert change(rows, graph, 0, first, kernel(function, device, 1, blocks=3)) == 0
+    assert rows.graph_instantiate(0, graph, 0)[0] == INVALID_CLUSTERS
+    assert rows.graph_update(exec_, graph)[0] == INVALID_CLUSTERS
+    assert change(rows, graph, 0, first, kernel(function, device, 1)) == 0
     other = rows.kept("graph_instantiate", 0, graph, 0)
     assert change(rows, graph, other, first, kernel(function, device, 1, blocks=3)) == INVALID_CLUSTERS
     assert change(rows, graph, exec_, first, kernel(function, device, 1, blocks=3)) == 0

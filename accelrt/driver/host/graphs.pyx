@@ -39,8 +39,8 @@ from accelrt.driver.node_params cimport (
 )
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_RELAXED, Table
 from accelrt.status cimport (
-    CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, GRAPH_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED,
-    NO_HOST_MEMORY, OPERATING_SYSTEM,
+    CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, GRAPH_UPDATE_FAILURE, INVALID_CLUSTER_SIZE, INVALID_HANDLE, INVALID_VALUE,
+    NOT_SUPPORTED, NO_HOST_MEMORY, OPERATING_SYSTEM,
 )
 
 cdef extern from *:
@@ -1281,6 +1281,8 @@ cdef int kernel_node_attribute_set_locked(Graph* graph, uintptr_t node, int attr
     if attribute == ATTRIBUTE_COOPERATIVE:
         entry.work.cooperative = x != 0
     elif attribute == ATTRIBUTE_CLUSTER and x > 0 and y > 0 and z > 0:
+        if entry.work.launch.grid[0] % x or entry.work.launch.grid[1] % y or entry.work.launch.grid[2] % z:
+            return INVALID_CLUSTER_SIZE  # of the grid that there is, as a GPU's driver answers
         entry.work.cluster[0], entry.work.cluster[1], entry.work.cluster[2] = x, y, z
     elif attribute == ATTRIBUTE_PRIORITY:
         entry.work.priority = x
