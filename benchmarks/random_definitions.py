@@ -238,7 +238,9 @@ class Definitions:
             if graph.model == instance.model:
                 raise
         else:
-            instance.model, instance.source = graph.model.copied(), None
+            keys = dict(zip(instance.model.nodes, graph.model.nodes, strict=True))
+            left_out = {keys[key] for key in instance.model.left_out}
+            instance.model, instance.source = replace(graph.model.copied(), left_out=left_out), None
 
     def drop(self) -> None:
         """Drops a definition, an instance or a Buffer; what is used stays."""

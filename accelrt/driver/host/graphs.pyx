@@ -1065,12 +1065,13 @@ cdef int shape_changed(const Plan* plan, const Graph* graph, uintptr_t* out_node
 
 
 cdef void keep_handles(Plan* plan, const Plan* before) noexcept nogil:
-    # Both plans have one shape: nodes go on under the handles that they had.
+    # Both plans have one shape: nodes go on under the handles that they had, and stay left out where they were, as on a GPU.
     cdef Plan* body
     cdef const Plan* other
     cdef int index
     for index in range(plan.count):
         plan.nodes[index].handle = before.nodes[index].handle
+        plan.nodes[index].work.disabled = before.nodes[index].work.disabled
         body, other = plan.nodes[index].work.plan, before.nodes[index].work.plan
         while body != NULL:
             keep_handles(body, other)
