@@ -1134,10 +1134,11 @@ cdef class Reservation:
         cdef int code
         if pool is None:
             return 0
-        if self.views:
-            raise BufferError(f"{self.views} Buffers or Arrays on the Reservation are alive; drop them, and views of them, "
-                              "first")
-        self.pool = None  # nobody makes a Buffer on it meanwhile
+        with cython.critical_section(self):
+            if self.views:
+                raise BufferError(f"{self.views} Buffers or Arrays on the Reservation are alive; drop them, and views of "
+                                  "them, first")
+            self.pool = None  # nobody makes a Buffer on it meanwhile
         try:
             for page in () if pool.is_asleep() else list(self.accesses):  # asleep there are no pages
                 self.set_access(page, page + 1, MEMORY_WRITTEN)
@@ -1199,7 +1200,7 @@ cdef class ReservedView:  # what a Buffer on a Reservation keeps
 
     def __dealloc__(self):
         if self.reservation is not None:
-            self.reservation.views -= 1
+            count_view(self.reservation, -1)
 
     def __reduce__(self):
         refuse_copy(self, "it counts as one user of the reservation")
