@@ -415,11 +415,6 @@ cdef int make_pages(int device, uint64_t number, uintptr_t address, size_t page,
     return code
 
 
-cdef void begin_one_slice(long long ns) noexcept nogil:
-    if is_main_thread():
-        begin_slice(ns)
-
-
 cdef bint goes_on(int code, long long* ns) except -1:
     # Behind a call in a slice: whether it is to be made again.  Signals' handlers run here, with no lock held and outside of
     # the gate, for they may allocate and capture.
@@ -724,9 +719,6 @@ cdef class Reservation:
         # The caller's code comes first.
         return self.stream if stream is None else stream_for(stream, self.device_index, "the reservation")
 
-    cdef bint is_own(self, Stream stream) noexcept:
-        return stream is self.stream or stream.handle == self.stream.handle
-
     cdef int raise_code(self, int code, str call, size_t first, size_t size, Stream stream) except -1:
         at = first * self.page_bytes
         if code == COMMITTED:
@@ -770,7 +762,7 @@ cdef class Reservation:
         self.check_range(offset, nbytes, &first, &end)
         if first == end:
             return
-        if not self.is_own(worker):
+        if handle != self.stream.handle:
             if any_capture() and record_on(worker.device_index, worker.handle) is not None:
                 raise RuntimeError("commit: the stream captures, and cannot wait for the Reservation's; commit before the "
                                    "capture begins")
@@ -779,7 +771,8 @@ cdef class Reservation:
         while True:
             take_stack_for(self.device_index, CONTEXT_STATE)
             with nogil:
-                begin_one_slice(ns)
+                if is_main_thread():
+                    begin_slice(ns)
                 code = commit_pages(self.device_index, self.number, self.ptr, self.page_bytes, first, end, keep, other,
                                     handle, &index)
             if not goes_on(code, &ns):
@@ -851,7 +844,8 @@ cdef class Reservation:
         while True:
             take_stack_for(self.device_index, CONTEXT_ALL)
             with nogil:
-                begin_one_slice(ns)
+                if is_main_thread():
+                    begin_slice(ns)
                 code = make_pages(self.device_index, self.number, self.ptr, self.page_bytes, first, end, keep)
             if not goes_on(code, &ns):
                 break
@@ -1072,11 +1066,11 @@ cdef class Reservation:
             RuntimeError, CudaError: as of MemPool.sleep.
         """
         cdef size_t page
-        self.check_open()
         with self.turn("sleep"):
             pool = self.opened()
             try:
-                for page, access in self.accesses.items():  # the contents of what may not be read are kept too
+                # The contents of what may not be read are kept too.
+                for page, access in () if pool.is_asleep() else self.accesses.items():
                     if access == "none":
                         self.set_access(page, page + 1, MEMORY_READ)
                 return put_to_sleep("Reservation.sleep", self.device_index, 0, self.number, keep, exports, self.ptr)
@@ -1092,9 +1086,8 @@ cdef class Reservation:
             SleepResult.
         Raises:
             ValueError: the Reservation is closed.
-            RuntimeError, CudaError: as of MemPool.wake.
+            RuntimeError, CudaError: as of MemPool.wake; or it is awake, and access() tells what is not protected again.
         """
-        self.check_open()
         with self.turn("wake"):
             pool = self.opened()
             try:
@@ -1104,9 +1097,16 @@ cdef class Reservation:
                     self.protect_again(list(self.accesses))
 
     cdef int protect_again(self, list pages) except -1:
-        cdef size_t page
+        # All that the driver takes.  What it refuses stays open, and is told so.
+        cdef object refusal = None
         for page in pages:
-            self.set_access(page, page + 1, ACCESS[self.accesses[page]])
+            try:
+                self.set_access(page, page + 1, ACCESS[self.accesses[page]])
+            except CudaError as error:
+                del self.accesses[page]
+                refusal = error
+        if refusal is not None:
+            raise refusal
         return 0
 
     def is_asleep(self) -> bool:
