@@ -19,7 +19,7 @@ from accelrt.status cimport (
 
 cdef enum:
     API_VERSION = 1   # raised when a signature below changes
-    API_REVISION = 5  # raised when functions are added; a module that uses one not installed cannot be imported
+    API_REVISION = 6  # raised when functions are added; a module that uses one not installed cannot be imported
 
 # --- place ---
 
@@ -114,6 +114,21 @@ cdef struct KernelBlock:
 # graph is CUDAGraph.raw_cuda_graph_exec(); keep the CUDAGraph alive until all its replays are done.  For others:
 # graph_launch.
 cdef int graph_replay(int device, uintptr_t graph, uintptr_t stream) noexcept nogil
+# Gives a node of an instance (CUDAGraph.raw_cuda_graph_exec(), GraphNode.id) other parameters for later launches; for 0 the
+# node of the graph itself (raw_cuda_graph()), for later instances.  Others: graph_raw, and the driver's handle of the node.
+# Not while another thread launches or changes the instance.  Nothing is kept or noted: memory and kernels live until
+# launches that use them are done, and what Python knows of the node is as it was: change a node here or there.
+# As of kernel_launch, whose arguments are copied; the kernel may be another one, of the same context.
+cdef int graph_set_kernel(int device, uintptr_t graph, uintptr_t graph_exec, uintptr_t node, uintptr_t function,
+                          unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+                          unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,
+                          void** arguments) noexcept nogil
+# Of a copy, between memory of the kinds and devices that it was made for, none of it ordinary host memory.
+cdef int graph_set_copy(int device, uintptr_t graph, uintptr_t graph_exec, uintptr_t node, uintptr_t dst, uintptr_t src,
+                        size_t size) noexcept nogil
+# As of fill.
+cdef int graph_set_fill(int device, uintptr_t graph, uintptr_t graph_exec, uintptr_t node, uintptr_t dst, unsigned int value,
+                        int width, size_t count) noexcept nogil
 
 # --- captures and the graphs that they make; a graph is changed and destroyed by one thread at a time ---
 

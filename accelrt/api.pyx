@@ -1,10 +1,11 @@
 """The Cython API; see api.pxd."""
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from accelrt.core.interpreter cimport interpreter_is_gone
 from accelrt.core.slots cimport Slot
 from accelrt.devices.device cimport current_ordinal, ordinal_of
 from accelrt.driver.guard cimport captures_open
+from accelrt.driver.node_params cimport NODE_COPY, NODE_FILL, NODE_KERNEL, NodeParams, SIDES_ASKED
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DEFAULT, EVENT_DISABLE_TIMING
 cimport accelrt.graphs.nodes as graphs
@@ -237,6 +238,41 @@ cdef int kernel_launch(
 
 cdef int graph_replay(int device, uintptr_t graph, uintptr_t stream) noexcept nogil:
     return registry.active().graph_launch(device, graph, stream)
+
+
+cdef int graph_set_kernel(
+    int device, uintptr_t graph, uintptr_t graph_exec, uintptr_t node, uintptr_t function, unsigned int grid_x,
+    unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z,
+    unsigned int shared_bytes, void** arguments
+) noexcept nogil:
+    cdef NodeParams params
+    memset(&params, 0, sizeof(params))
+    params.type, params.function, params.arguments = NODE_KERNEL, function, arguments
+    params.grid[0], params.grid[1], params.grid[2] = grid_x, grid_y, grid_z
+    params.block[0], params.block[1], params.block[2] = block_x, block_y, block_z
+    params.shared_bytes = shared_bytes
+    return registry.active().graph_node_set(device, graph, graph_exec, node, &params)
+
+
+cdef int graph_set_copy(
+    int device, uintptr_t graph, uintptr_t graph_exec, uintptr_t node, uintptr_t dst, uintptr_t src, size_t size
+) noexcept nogil:
+    cdef NodeParams params
+    memset(&params, 0, sizeof(params))
+    params.type, params.dst, params.src, params.sides = NODE_COPY, dst, src, SIDES_ASKED
+    params.width, params.height, params.depth = size, 1, 1
+    return registry.active().graph_node_set(device, graph, graph_exec, node, &params)
+
+
+cdef int graph_set_fill(
+    int device, uintptr_t graph, uintptr_t graph_exec, uintptr_t node, uintptr_t dst, unsigned int value, int width,
+    size_t count
+) noexcept nogil:
+    cdef NodeParams params
+    memset(&params, 0, sizeof(params))
+    params.type, params.dst, params.value, params.element = NODE_FILL, dst, value, width
+    params.width, params.height, params.depth = count, 1, 1
+    return registry.active().graph_node_set(device, graph, graph_exec, node, &params)
 
 
 cdef int capture_begin(int device, uintptr_t stream, int mode, uint64_t id0, uint64_t id1,

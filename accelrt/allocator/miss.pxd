@@ -40,6 +40,7 @@ cdef struct Request:
     uintptr_t stream   # as the caller gave it; may be PER_THREAD
     Heap* heap
     bint across        # may take pages that other streams freed
+    bint searched      # has looked for pages
     bint interruptible  # waits end at a signal: on INTERRUPTED the caller raises what the signal handler raised
 
 # Runs the registered callbacks after a request was refused, with no lock held.  Returns whether one gave memory back;

@@ -10,9 +10,9 @@ from accelrt.allocator.backing.pages cimport (
 )
 from accelrt.allocator.backing.stitching cimport (
     cancel_device_wait, close_epochs, confirm_pages, drop_idle_stitched, drop_progress_events, drop_waited, evict,
-    find_pages,
-    forget_missing, Found, free_block, has_much_budget, has_too_many_stitched, is_over_budget, mark_all_quiescent,
-    mark_leaving, next_replay, poll_all, poll_progress, reset_budget, return_all_pages, reuse_stitched, stitch,
+    find_pages, forget_missing, Found, free_block, has_much_budget, has_too_many_stitched, is_over_budget,
+    mark_all_quiescent, mark_leaving, next_replay, note_size, poll_all, poll_progress, reset_budget,
+    return_all_pages, reuse_stitched, stitch,
 )
 from accelrt.allocator.event_ring cimport drop_stack, record_event
 from accelrt.allocator.heaps cimport (
@@ -500,9 +500,13 @@ cdef int grow_within(Pool* pool, Request* request, double slack) noexcept nogil:
 cdef int reuse_or_stitch(Pool* pool, Request* request, Found* found) noexcept nogil:
     # Reuses a stitched segment, grows within THRIFTY_SLACK if the pool is over its stitching budget, grows by the
     # missing pages, or stitches a new segment: the first of these that applies.
-    cdef size_t available = find_pages(pool, request.heap, request.across, found)
+    cdef size_t available
     cdef uint64_t stitched_count
     cdef int code
+    if not request.searched:
+        request.searched = True
+        note_size(pool, request.size)
+    available = find_pages(pool, request.heap, request.across, found)
     if available >= request.size and reuse_stitched(pool, request.heap, request.size):
         return 0
     if pool.settings.slack < 0 and is_over_budget(pool):

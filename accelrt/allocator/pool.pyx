@@ -897,6 +897,7 @@ cdef int allocate_slow(int device, size_t size, uintptr_t stream, uintptr_t* out
         return external_allocate(pool.external, size, stream, out_address)
     request.heap = NULL
     request.interruptible = interruptible
+    request.searched = False
     lock_all(pool)
     pool.allocations += 1
     code = prepare(pool, &request, size, stream)

@@ -37,6 +37,8 @@ cdef enum:  # Segment.shape
 cdef enum:
     CLASSES = 1600  # size classes of free blocks; see free_list.pxd
     WORDS = 25      # words of a bit set with one bit a class
+    SIZES_KEPT_BITS = 10
+    SIZES_KEPT = 1 << SIZES_KEPT_BITS
 
 # A run of a segment.  size is a multiple of UNIT; the sizes of a segment's blocks add up to the segment's size.  Two cache
 # lines: the first has all that the last-freed cache needs, and most of what the fast path reads.
@@ -242,6 +244,9 @@ cdef struct Pool:
     uint64_t stitched_count
     int64_t stitch_budget            # see backing/stitching.pyx; below 0: over budget
     int64_t budget_allocations       # allocations that the budget has earned from
+    uint32_t[SIZES_KEPT] past_sizes  # in units, of requests that looked for pages, by a hash
+    int recurring                    # lately, such requests whose size was among these
+    int novel                        # and the others
     int64_t call_credit              # earned by allocations, and spent on calls of the driver's virtual memory
     int64_t paid_calls               # those of Stats.virtual_memory_calls that were subtracted from it
     size_t refused                   # reserved bytes that the device last refused within the growth slack; SIZE_MAX: none

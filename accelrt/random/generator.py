@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -15,22 +14,29 @@ from accelrt.devices.device import device_ordinal, get_device_properties
 from accelrt.graphs.graph import RandomState
 from accelrt.kernels.elementwise_plan import LIMITS
 from accelrt.kernels.elementwise_source import FLOATS, IN_FLOAT
-from accelrt.random.graph_states import GraphStates, find_states
-from accelrt.random.launches import checked_array, name_of, plan_for
+from accelrt.random.graph_states import states_of
+from accelrt.random.launches import MOST_PLANS, Launch, checked_array, name_of, plan_for
 from accelrt.random.seeds import DEFAULT_SEED, checked_offset, random_seed, read_state, seed_of
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes import capture_of
 from accelrt.streams.stream import Stream, current_stream
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from accelrt.annotations import DeviceArgument
     from accelrt.arrays.array import Array
+    from accelrt.runtime.lifetimes import Record
+
+    Numbers = Callable[..., tuple[str, tuple[Any, ...]]]
 
 MOST_THREADS = 1 << 26  # of a geometry: kernels step by 16 times as many elements, in 32 bits
 EXACT = {name: 1 << BY_NAME[name].precision for name in FLOATS}  # all integers up to it are exact
 WIDE_RANGE = 1 << 28  # from here on integers are drawn of 64 bits, as torch's are
 
 _defaults: dict[int, Generator] = {}
+# By what a call depends on: its launches, and what their kernels take for its values.
+_launches: dict[tuple[Any, ...], tuple[tuple[Launch, tuple[Any, ...]], ...]] = {}
 
 
 def finite(value: float, name: str) -> float:
@@ -270,10 +276,7 @@ class Generator:
             RuntimeError: the stream captures, and the generator is not registered with the graph.
             CompileError, CompilerNotFoundError: of the first call for a type.
         """
-        chosen = _stream_of(stream, self._ordinal)
-        array, kind = self._of_floats(out, chosen)
-        limits = _uniform_limits(array.dtype, _plain(low), _plain(high))
-        self._draw("uniform", array, _number_of(kind), limits, chosen)
+        self._draw("uniform", _uniform_values, out, (low, high), stream)
         return out
 
     def normal(self, out: Any, mean: float = 0.0, std: float = 1.0, *, stream: Any = None) -> Any:
@@ -288,10 +291,7 @@ class Generator:
         On the host device the numbers are a GPU's, but for those of float64 that its approximate reciprocal
         rounds otherwise (accelrt/random/host_math.py).
         """
-        chosen = _stream_of(stream, self._ordinal)
-        array, kind = self._of_floats(out, chosen)
-        number = _number_of(kind)
-        self._draw("normal", array, number, _normal_values(number, _plain(mean), _plain(std)), chosen)
+        self._draw("normal", _normal_values, out, (mean, std), stream)
         return out
 
     def integers(self, out: Any, low: int, high: int | None = None, *, stream: Any = None) -> Any:
@@ -306,20 +306,8 @@ class Generator:
         As in torch a number is the remainder of 32 drawn bits, or from a range of 2**28 on of 64: some are
         likelier than others, by up to range / 2**32 (2**64) of their probability.
         """
-        chosen = _stream_of(stream, self._ordinal)
-        array = checked_array(out, self._ordinal, chosen)
-        first, end = (0, operator.index(low)) if high is None else (operator.index(low), operator.index(high))
-        name = name_of(array.dtype)
-        exact = EXACT.get(name, 0)
-        least, most = LIMITS.get(name, (-exact, exact))
-        if not least <= first < end <= most + 1:
-            raise ValueError(
-                f"integers from {first} to below {end} are none of {name}; it holds {least} to {most}, and "
-                "low is below high"
-            )
-        wide = end - first >= WIDE_RANGE
-        values = (end - first) % (1 << 64), first % (1 << 64)
-        self._draw("integers", array, "accelrt_long" if wide else "accelrt_word", values, chosen)
+        limits = (0, operator.index(low)) if high is None else (operator.index(low), operator.index(high))
+        self._draw("integers", _integer_values, out, limits, stream)
         return out
 
     def bernoulli(self, out: Any, p: float = 0.5, *, stream: Any = None) -> Any:
@@ -332,13 +320,7 @@ class Generator:
             stream: as of uniform.
         Returns, Raises: as uniform.
         """
-        chosen = _stream_of(stream, self._ordinal)
-        array = checked_array(out, self._ordinal, chosen)
-        if not 0 <= p <= 1:
-            raise ValueError(f"p is {p}; a probability goes from 0 to 1")
-        number = _number_of(name_of(array.dtype))
-        value = float(p) if number == "double" else float(numpy.float32(p))
-        self._draw("bernoulli", array, number, (value,), chosen)
+        self._draw("bernoulli", _bernoulli_values, out, (p,), stream)
         return out
 
     def permutation(self, out: Any, *, stream: Any = None) -> Any:
@@ -353,37 +335,51 @@ class Generator:
             through a Feistel network of 24 rounds whose keys are drawn, so that 2**64 seeds and the offset
             select the order.
         """
-        chosen = _stream_of(stream, self._ordinal)
-        array = checked_array(out, self._ordinal, chosen)
-        name, size = name_of(array.dtype), array.size
-        most = EXACT.get(name) or LIMITS[name][1]
-        if size - 1 > most:
-            raise ValueError(f"out has {size} elements, and {name} holds integers up to {most}")
-        self._draw("permutation", array, "accelrt_long", (), chosen)
+        self._draw("permutation", _permutation_values, out, (), stream)
         return out
 
-    def _of_floats(self, out: Any, stream: Stream) -> tuple[Array, str]:
-        """The array to fill, and its type's name."""
-        array = checked_array(out, self._ordinal, stream)
-        kind = name_of(array.dtype)
-        if kind not in EXACT:
-            raise TypeError(f"out is of {array.dtype}; these numbers are of {', '.join(EXACT)}")
-        return array, kind
+    def _draw(self, name: str, numbers: Numbers, out: Any, values: tuple[Any, ...], stream: Any) -> None:
+        """Fills an array.
 
-    def _draw(self, name: str, array: Array, number: str, values: tuple[Any, ...], stream: Stream) -> None:
-        if not array.size:
+        Arguments:
+            name: str, of the distribution.
+            numbers: checks its values for an Array, and gives the type of C that is drawn and what the kernel
+                takes for them.
+        """
+        ordinal = self._ordinal
+        if type(stream) is not Stream or stream.device_index != ordinal:
+            stream = _stream_of(stream, ordinal)
+        array = checked_array(out, ordinal, stream)
+        key = (
+            *(name, values, array.dtype, array.shape, array.strides, array.ptr % array.itemsize),
+            *(ordinal, self._geometry),
+        )
+        try:
+            launches = _launches.get(key)
+        except TypeError:  # of a number that has no hash
+            values = tuple(float(value) for value in values)
+            self._draw(name, numbers, array, values, stream)
             return
-        for kernel, blocks, words, middle in plan_for(name, number, array, self._ordinal, self.geometry):
-            memory, seed, offset = self._take(words, stream)
+        if launches is None:
+            number, passed = numbers(array, *values)
+            plan = plan_for(name, number, array, ordinal, self.geometry) if array.size else ()
+            launches = tuple((launch, passed) for launch in plan)
+            if len(_launches) >= MOST_PLANS:
+                _launches.clear()
+            _launches[key] = launches
+        for (kernel, blocks, words, middle), passed in launches:
+            captured, record = capture_of(ordinal, stream.handle)
+            if captured:
+                memory, seed, offset = self._take_in(record, words, stream)
+            else:
+                memory = None
+                seed, offset = self._state.take(words)
             if kernel is not None:  # else the parts that follow draw, and this one's share is left out
-                arguments = (memory, seed, offset, *middle, array, *values)
-                kernel.launch(blocks, 256, arguments, stream=stream)
+                kernel.launch(blocks, 256, (memory, seed, offset, *middle, array, *passed), stream=stream)
 
-    def _take(self, words: int, stream: Stream) -> tuple[Array | None, int, int]:
-        """Tells where the seed and the offset lie, or None; the seed, and the offset or what to add to it."""
-        states: GraphStates | None = find_states(stream)
-        if states is None:
-            return None, *self._state.take(words)
+    def _take_in(self, record: Record | None, words: int, stream: Stream) -> tuple[Array, int, int]:
+        """Tells where the seed and the offset of a capture's launch lie; 0, and what to add to the offset."""
+        states = states_of(record, stream)
         if self._state not in states.registered and not is_default(self._state, self._ordinal):
             raise RuntimeError(
                 f"{self!r} is not registered with the graph that is being captured; call "
@@ -410,36 +406,66 @@ def _stream_of(stream: Any, device: int) -> Stream:
     return chosen
 
 
-def _plain(value: Any) -> float:
-    """A number that can be looked up, of anything that float() takes."""
-    # A tuple of types: a union would be made anew for each draw.
-    return value if isinstance(value, (int, float)) else float(value)
+def _kind_of_floats(array: Array) -> str:
+    kind = name_of(array.dtype)
+    if kind not in EXACT:
+        raise TypeError(f"out is of {array.dtype}; these numbers are of {', '.join(EXACT)}")
+    return kind
 
 
-@functools.lru_cache(maxsize=256)
-def _uniform_limits(dtype: Any, low: float, high: float) -> tuple[float, float, float]:
-    """Rounds the limits of a type's numbers as torch rounds them, to float32 first for small floats: their
+def _uniform_values(array: Array, low: float, high: float) -> tuple[str, tuple[float, ...]]:
+    """Rounds the limits as torch rounds them, to float32 first for small floats: the kernel takes their
     begin, how far they go, and their end."""
-    small = name_of(dtype) in IN_FLOAT
+    kind, dtype = _kind_of_floats(array), array.dtype
+    begin: Any
+    end: Any
     with numpy.errstate(over="ignore"):
         begin, end = (
-            dtype.type(numpy.float32(value) if small else value)
+            dtype.type(numpy.float32(value) if kind in IN_FLOAT else value)
             for value in (finite(low, "low"), finite(high, "high"))
         )
         width = end - begin
     if not (low <= high and isfinite(float(width))):
         raise ValueError(f"low is {low} and high is {high}; low is at most high, and both are of {dtype}")
-    return float(begin), float(width), float(end)
+    return _number_of(kind), (float(begin), float(width), float(end))
 
 
-@functools.lru_cache(maxsize=256)
-def _normal_values(number: str, mean: float, std: float) -> tuple[float, float]:
-    """The mean and the standard deviation, rounded to the type of C that is drawn."""
+def _normal_values(array: Array, mean: float, std: float) -> tuple[str, tuple[float, ...]]:
+    """Rounds the mean and the standard deviation to the type of C that is drawn."""
+    number = _number_of(_kind_of_floats(array))
     kind = numpy.float64 if number == "double" else numpy.float32
     if not std >= 0:
         raise ValueError(f"std is {std}; it is 0 or more")
     with numpy.errstate(over="ignore"):
-        return float(kind(finite(mean, "mean"))), float(kind(finite(std, "std")))
+        return number, (float(kind(finite(mean, "mean"))), float(kind(finite(std, "std"))))
+
+
+def _integer_values(array: Array, first: int, end: int) -> tuple[str, tuple[int, ...]]:
+    name = name_of(array.dtype)
+    exact = EXACT.get(name, 0)
+    least, most = LIMITS.get(name, (-exact, exact))
+    if not least <= first < end <= most + 1:
+        raise ValueError(
+            f"integers from {first} to below {end} are none of {name}; it holds {least} to {most}, and "
+            "low is below high"
+        )
+    wide = end - first >= WIDE_RANGE
+    return "accelrt_long" if wide else "accelrt_word", ((end - first) % (1 << 64), first % (1 << 64))
+
+
+def _bernoulli_values(array: Array, p: float) -> tuple[str, tuple[float, ...]]:
+    number = _number_of(name_of(array.dtype))
+    if not 0 <= p <= 1:
+        raise ValueError(f"p is {p}; a probability goes from 0 to 1")
+    return number, (float(p) if number == "double" else float(numpy.float32(p)),)
+
+
+def _permutation_values(array: Array) -> tuple[str, tuple[()]]:
+    name, size = name_of(array.dtype), array.size
+    most = EXACT.get(name) or LIMITS[name][1]
+    if size - 1 > most:
+        raise ValueError(f"out has {size} elements, and {name} holds integers up to {most}")
+    return "accelrt_long", ()
 
 
 def _number_of(kind: str) -> str:

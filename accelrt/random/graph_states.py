@@ -8,7 +8,7 @@ whole graph uses.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from accelrt.arrays.exchange import empty
 from accelrt.core.process import ForkSafeLock
@@ -20,6 +20,7 @@ from accelrt.streams.stream import Event, Stream
 if TYPE_CHECKING:
     from accelrt.arrays.array import Array
     from accelrt.graphs.graph import RandomState
+    from accelrt.runtime.lifetimes import Record
 
 PUT = ElementwiseKernel(
     "uint64 seed, uint64 offset", "raw uint64 at", "at[0] = seed; at[1] = offset", "random_state"
@@ -65,15 +66,14 @@ class GraphStates:
         refuse_copy(self, "it is of one graph; capture another one")
 
 
-def find_states(stream: Stream) -> GraphStates | None:
-    """Finds the states of the graph that a stream captures for; None where it does not capture.
+def states_of(record: Record | None, stream: Stream) -> GraphStates:
+    """The states of the graph that a stream captures for.
 
+    Arguments:
+        record: Record that capture_of gave for the stream.
     Raises:
         RuntimeError: it captures for another library, whose replays would repeat the numbers.
     """
-    captured, record = capture_of(stream.device_index, stream.handle)
-    if not captured:
-        return None
     if record is None or record.random is None:
         raise RuntimeError(
             "the stream captures for a graph of another library, whose replays would repeat the random "
@@ -87,5 +87,4 @@ def find_states(stream: Stream) -> GraphStates | None:
     with making:
         if isinstance(record.random, tuple):
             record.random = GraphStates(record.random)
-    states = record.random
-    return states if isinstance(states, GraphStates) else None
+    return cast("GraphStates", record.random)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from accelrt.nvml.library import Target, reading_error
 from accelrt.readings.records import supported
-from accelrt.readings.targets import target_for
+from accelrt.readings.targets import ready, target_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,7 +31,9 @@ def reading(function: Callable[[Target], T]) -> Reading[T]:
     """The reading that a function has of NVML's devices; others answer by their method of its name."""
 
     def read(device: DeviceArgument | Target | None = None) -> T:
-        target = target_for(device)
+        target = ready.get(device) if device is None or type(device) is int else None
+        if target is None:
+            target = target_for(device)
         if isinstance(target, Target):
             return function(target)
         answer: T = getattr(target, function.__name__)()

@@ -39,12 +39,15 @@ class Table(NamedTuple):
 
 
 _table: Table | None = None
+# Once there is a Table for the process's life: its targets by ordinal, and the only one by None.
+ready: dict[int | None, Target] = {}
 _by_uuid: dict[str, Target] = {}  # every Target that was ever asked for
 
 
 def forget_table() -> None:
     global _table
     _table = None
+    ready.clear()
 
 
 def target_for(device: DeviceArgument | Target | None = None) -> Any:
@@ -112,6 +115,10 @@ def make_table() -> Table:
     table = Table(targets, is_of_driver, variables)
     # Before init other variables decide on other platforms, so that their table is made anew each time.
     _table = table if others is None or is_of_driver else None
+    if is_of_driver and others is None:
+        ready.update(enumerate(targets))
+        if len(targets) == 1:
+            ready[None] = targets[0]
     return table
 
 

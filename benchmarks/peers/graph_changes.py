@@ -35,6 +35,16 @@ class GraphChanges:
         rebind, turns = accelrt.GraphParameters(graph, x=x).rebind, itertools.cycle([other, x])
         return lambda: rebind(x=next(turns))
 
+    def update_subject(self):
+        kernel, x, other = self.empty_kernel(1), accelrt.Buffer(1024), accelrt.Buffer(1024)
+        graph = accelrt.CUDAGraph(keep_graph=True)
+        with accelrt.graph(graph, stream=self.stream):
+            kernel[1, 1](x)
+        graph.instantiate()
+        self.updated = kernel, x, other, graph
+        handles = graph.raw_cuda_graph(), graph.raw_cuda_graph_exec(), graph.nodes()[0].id
+        return 0, handles, kernel.handle, (x.ptr, other.ptr)
+
     def update_node(self):
         x, other = accelrt.Buffer(1024), accelrt.Buffer(1024)
         definition = accelrt.GraphDefinition()

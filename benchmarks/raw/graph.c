@@ -126,6 +126,7 @@ int main(int argc, char **argv) {
     if (ready("update_1", prepare_update)) {
         row("update_1", update_1, 200, 1);
         row("update_node", update_1, 200, 1);
+        row("update_nogil", update_1, 200, 1);
     }
     return 0;
 }

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 from beside import on_a_thread
-from device_arrays import bytes_of
+from device_arrays import bytes_of, read
 
 import accelrt
 
@@ -71,6 +71,39 @@ def test_memory_of_a_capture_comes_from_a_pool_of_its_own(graphs, stream):
     del outside
     accelrt.empty_cache()
     assert accelrt.memory_reserved(0) == 0
+
+
+def test_nodes_of_an_instance_are_changed_in_nogil_code(downstream, image):
+    kernels, stream = downstream("kernels"), accelrt.Stream()
+    kernel = accelrt.Module(image).function("number", "uint32_t* at, uint32_t value")
+    captured = accelrt.CUDAGraph(keep_graph=True)
+    memory = [accelrt.zeros(64, "uint32", stream=stream) for _ in range(5)]
+    x, y, spare, at, to = memory
+    with accelrt.graph(captured, stream=stream):
+        x.fill_(1)
+        kernel[1, 64](x, 10)
+        y.copy_(x)
+    captured.instantiate()
+    handles = captured.raw_cuda_graph(), captured.raw_cuda_graph_exec()
+    nodes = [node.id for node in captured.nodes()]
+    changed = kernels.replay_changed(
+        0, stream.cuda_stream, *handles, nodes, kernel.handle, spare.ptr, at.ptr, to.ptr, 7
+    )
+    assert changed == [0, 0, 0, 0]
+    first = [read(each)[:5].tolist() for each in memory]
+    written = [7, 8, 9, 10, 0]
+    assert first == [[0] * 5, [0] * 5, [5, 5, 5, 5, 0], written, written]
+    captured.instantiate()  # of the graph, whose nodes stayed
+    captured.replay()
+    assert [read(each)[:2].tolist() for each in (x, y)] == [[10, 11]] * 2
+    fill, launch, copy = nodes
+    handles = handles[0], captured.raw_cuda_graph_exec()
+    refused = kernels.replay_changed(
+        *(0, stream.cuda_stream, *handles, (launch, copy, fill)),
+        *(kernel.handle, spare.ptr, at.ptr, to.ptr, 7),
+    )
+    assert 0 not in refused[:3]
+    assert refused[3] == 0
 
 
 def test_a_pool_is_shared_by_its_numbers(graphs, stream):

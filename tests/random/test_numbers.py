@@ -116,6 +116,23 @@ def test_limits_scale_the_numbers():
     assert (read(out) == 4).all()
 
 
+def test_limits_are_numbers_of_any_kind_and_looked_at_each_time():
+    out = accelrt.empty(64, "float32")
+    drawn = []
+    for low, high in ((-1.0, 2.0), (-1, 2), (np.float32(-1), np.int64(2)), (np.array(-1.0), np.array(2.0))):
+        generator(7).uniform(out, low, high)
+        drawn.append(read(out))
+    assert all((each == drawn[0]).all() for each in drawn)
+    numbers = accelrt.empty(64, "int32")
+    generator(7).integers(numbers, 1, 5)
+    with pytest.raises(TypeError):
+        generator(7).integers(numbers, 1.0, 5.0)
+    with pytest.raises(ValueError, match="none of uint8"):
+        generator(7).integers(accelrt.empty(64, "uint8"), 1, 500)
+    with pytest.raises(TypeError, match="out is of int32"):
+        generator(7).uniform(numbers)
+
+
 @pytest.mark.parametrize(
     ("dtype", "low", "high"),
     [("int32", -5, 17), ("uint8", 0, 256), ("bool", 0, 2), ("int64", 0, 2**28 - 1), ("float16", -2048, 2048)],

@@ -51,6 +51,8 @@ cdef void forget_missing(Pool* pool) noexcept nogil  # after pages were released
 # reset_budget of a pool that is being made.
 
 cdef void reset_budget(Pool* pool) noexcept nogil  # to the most, as for an empty pool
+# Once for each request that looks for pages: work whose sizes do not come again reuses no stitched segment.
+cdef void note_size(Pool* pool, size_t size) noexcept nogil
 cdef bint is_over_budget(Pool* pool) noexcept nogil
-cdef bint has_much_budget(Pool* pool) noexcept nogil  # half of the most, or more
+cdef bint has_much_budget(Pool* pool) noexcept nogil  # half of the most, or more, and sizes recur
 cdef void restart_budget_count(Pool* pool) noexcept nogil  # before the allocation counters restart at 0

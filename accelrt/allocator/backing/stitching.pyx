@@ -1,6 +1,7 @@
 """Free memory that no work uses any more, and stitched segments: its pages, mapped a second time in a row."""
 from libc.stdint cimport SIZE_MAX, int64_t, uint32_t
 from libc.stdlib cimport free, malloc, qsort
+from libc.string cimport memset
 
 from accelrt.allocator.backing.guarded cimport guard_page, unguard_page
 from accelrt.allocator.backing.pages cimport (
@@ -18,9 +19,9 @@ from accelrt.allocator.inline.block_ops cimport absorb, is_heap_quiescent, is_qu
 from accelrt.allocator.inline.free_list cimport class_of, next_class
 from accelrt.allocator.inline.heap_stats cimport cumulative
 from accelrt.allocator.private.private_types cimport PrivatePool, Replay
-from accelrt.allocator.sizes cimport LARGE, SMALL
+from accelrt.allocator.sizes cimport LARGE, SMALL, UNIT
 from accelrt.allocator.stats cimport ALLOCATION, RESERVED_BYTES, current_of
-from accelrt.allocator.types cimport CLASSES, FREE, HOLE, PLAIN, STITCHED, Fit, Page, Slot
+from accelrt.allocator.types cimport CLASSES, FREE, HOLE, PLAIN, SIZES_KEPT_BITS, STITCHED, Fit, Page, Slot
 from accelrt.core.growing cimport ensure_room
 from accelrt.driver.guard cimport (
     enter_wait, go_relaxed, is_captured_event, is_capturing, leave_wait, mark_behind, restore_mode, unmark,
@@ -337,6 +338,9 @@ cdef enum:
     CALL_PRICE = 12            # a call of the driver, one a page, costs so much; pages fit closely while calls are no more
     CALL_BYTES = 1 << 19       # and once for so many reserved bytes; then a stitched segment is larger than the request
     SPILL_PARTS = 64           # by no more than one part in this, if there are such pages
+    LATELY = 1024              # requests that looked for pages: with more, both counts of their sizes are halved
+    RECURRING_PARTS = 4        # sizes recur if one in so many of these had a size that came before,
+    NOVEL_RESERVE = 49152      # and else the pool is over budget below this
     MOST_FITS = 4096           # of a heap, which then keeps no new part: every search reads them
     MOST_LOOKS = 16384         # slots that a search for a part looks at; a segment more is looked at only below
 
@@ -1179,6 +1183,8 @@ cdef void reset_budget(Pool* pool) noexcept nogil:
     earn_budget(pool)
     pool.stitch_budget = MAX_BUDGET
     pool.call_credit = 0
+    memset(pool.past_sizes, 0, sizeof(pool.past_sizes))
+    pool.recurring = pool.novel = 0
     pool.refused = SIZE_MAX
 
 
@@ -1192,14 +1198,31 @@ cdef void earn_budget(Pool* pool) noexcept nogil:
     pool.paid_calls = pool.stats.virtual_memory_calls
 
 
+cdef void note_size(Pool* pool, size_t size) noexcept nogil:
+    cdef uint32_t unit = <uint32_t>(size // UNIT)
+    cdef uint32_t* place = &pool.past_sizes[<uint32_t>(unit * <uint32_t>0x9E3779B1) >> (32 - SIZES_KEPT_BITS)]
+    if place[0] == unit:
+        pool.recurring += 1
+    else:
+        pool.novel += 1
+    place[0] = unit
+    if pool.recurring + pool.novel > LATELY:
+        pool.recurring //= 2
+        pool.novel //= 2
+
+
+cdef inline bint sizes_recur(const Pool* pool) noexcept nogil:
+    return pool.recurring * RECURRING_PARTS >= pool.recurring + pool.novel
+
+
 cdef bint is_over_budget(Pool* pool) noexcept nogil:
     earn_budget(pool)
-    return pool.stitch_budget < 0
+    return pool.stitch_budget < (0 if sizes_recur(pool) else NOVEL_RESERVE)
 
 
 cdef bint has_much_budget(Pool* pool) noexcept nogil:
     earn_budget(pool)
-    return pool.stitch_budget >= MAX_BUDGET // 2
+    return sizes_recur(pool) and pool.stitch_budget >= MAX_BUDGET // 2
 
 
 cdef bint may_fit_closely(Pool* pool) noexcept nogil:

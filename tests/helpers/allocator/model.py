@@ -42,7 +42,7 @@ class Model(Audited, Offers):
     # requests
 
     def allocate(self, n, stream=0, pool=None):
-        self.waited = False
+        self.waited = self.searched = False
         if n == 0:
             return None
         size = round_up(n, UNIT)

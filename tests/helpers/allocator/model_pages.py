@@ -5,11 +5,12 @@ import math
 from dataclasses import dataclass
 
 from model import OutOfMemory
-from model_blocks import FREE, MIB, STITCHED, Block, Heap
+from model_blocks import FREE, MIB, STITCHED, UNIT, Block, Heap
 from model_physical import GRANULE, PhysicalPages, append_slot, whole_slots
 
 AUTO = -1.0  # growth slack: by the stitching budget
 MAX_BUDGET, STITCH_PRICE, CALL_PRICE, THRIFTY_SLACK = 65536, 64, 12, 0.25
+NOVEL_RESERVE = MAX_BUDGET * 3 // 4  # of the budget, for work whose sizes recur
 SMALL_SLACK = 1 / 1024
 MOST_FITS = 4096
 
@@ -35,6 +36,7 @@ class PagedModel(PhysicalPages):
         self.stitched = []  # stitched segments, oldest first
         self.fits = []  # their parts that were used, oldest first: (segment, number of the first slot, count)
         self.stitch_budget, self.budget_allocations = MAX_BUDGET, 0  # budget; the allocations that earned it
+        self.past_sizes, self.recurring, self.novel = {}, 0, 0  # of requests that looked for pages
         self.credit_from = (0, 0)  # allocations and calls since which the credit for calls is counted
         self.progress = {}  # heap -> Progress
         self.guarded = {}  # page that went home before its stream was asked -> slot where it was freed, when
@@ -95,6 +97,9 @@ class PagedModel(PhysicalPages):
         self.return_all_pages()
         if self.fit(heap, size):
             return True
+        if not self.searched:
+            self.searched = True
+            self.note_size(size)
         found = self.find_pages(heap, across)
         available = sum(slot.size for slots in found.values() for slot in slots)
         part = self.reusable_part(heap, size, found) if available >= size else None
@@ -149,11 +154,25 @@ class PagedModel(PhysicalPages):
 
     def is_over_budget(self):
         self.change_budget(0)
-        return self.stitch_budget < 0
+        return self.stitch_budget < (0 if self.sizes_recur() else NOVEL_RESERVE)
 
     def has_much_budget(self):
         self.change_budget(0)
-        return self.stitch_budget >= MAX_BUDGET // 2
+        return self.sizes_recur() and self.stitch_budget >= MAX_BUDGET // 2
+
+    def note_size(self, size):
+        unit = size // UNIT
+        place = (unit * 0x9E3779B1 & 0xFFFFFFFF) >> 22
+        recurs = self.past_sizes.get(place) == unit
+        self.past_sizes[place] = unit
+        self.recurring += recurs
+        self.novel += not recurs
+        if self.recurring + self.novel > 1024:
+            self.recurring //= 2
+            self.novel //= 2
+
+    def sizes_recur(self):
+        return 4 * self.recurring >= self.recurring + self.novel
 
     # stitched segments
 
@@ -432,6 +451,7 @@ class PagedModel(PhysicalPages):
         self.trim_all_expandable()
         if not self.pages and not self.stitched:
             self.stitch_budget = MAX_BUDGET
+            self.past_sizes, self.recurring, self.novel = {}, 0, 0
             self.credit_from = (self.allocations, self.calls)
         for progress in self.progress.values():
             progress.progress_event = False
