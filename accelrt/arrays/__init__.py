@@ -5,6 +5,7 @@ copy        copies and fills of bytes and of elements of any strides; their side
             use(), by which the race detector is told of others' work
 exchange    arrays with memory of their own, or of others; DLPack both ways; the user's own memory,
             page-locked; many copies at once
+copy_options  the options of these, each copy's own
 creation    arrays of ones and of ranges
 managed     managed memory: moved, discarded, advised on; what is named by a handle, and copies of it
 texture_memory  CUDA arrays, and mipmaps of them

@@ -39,7 +39,7 @@ from accelrt.memory.caching cimport checked_size
 from accelrt.memory.caching import provide_views
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport any_capture, keep_until_passed, Record, record_on
-from accelrt.driver.memory cimport PitchedCopy, SOURCE_AT_ANY_TIME, SOURCE_DURING_CALL, SOURCE_IN_STREAM_ORDER
+from accelrt.driver.memory cimport CopyRun, PitchedCopy, run_from, SOURCE_DURING_CALL, SOURCE_IN_STREAM_ORDER
 from accelrt.errors import not_supported
 from accelrt.status cimport INVALID_VALUE, NOT_ALLOCATED, NOT_SUPPORTED, raise_status, refuse_copy
 from accelrt.streams.stream cimport (
@@ -956,12 +956,6 @@ def from_dlpack(source: object, device: DeviceArgument | None = None, *, copy: b
 # What is given is read into plain arrays.  Of memory that is given as objects all is known as for one copy; addresses are
 # looked up (find_spans), which also records the use.  Then come one or two calls of the driver for all.
 
-cdef enum:  # locations of CUmemLocation
-    AT_DEVICE = 1
-    AT_HOST = 2
-    AT_NODE = 3
-    OVERLAPS = 1     # a flag of CUmemcpyFlags
-
 cdef struct Batch:
     uintptr_t* dsts
     uintptr_t* srcs
@@ -974,7 +968,11 @@ cdef struct Batch:
     Pieces pieces
     Spans spans           # of the memory named
     int device            # of the memory; -1: not known
-    int order             # when sources are read, a SOURCE_ number
+    CopyRun* runs         # how the copies are made that were asked for,
+    CopyRun* kept_runs    # those that are left of them, once drop_empty was called, and
+    CopyRun* piece_runs   # the pieces; freed with runs
+    size_t run_count, listed  # of each of the three; of how many copies options are given, or -1
+    bint reads_now, all_read_now  # some sources, or all, are read during the call
     size_t first_source   # of the sides, and behind the last one
     size_t end_of_sources
 
@@ -984,6 +982,7 @@ cdef void free_batch(Batch* batch) noexcept:
     free(batch.srcs)
     free(batch.sizes)
     free(batch.sides)
+    free(batch.runs)
     free(batch.pieces.copies)
     free(batch.spans.at)
 
@@ -995,15 +994,23 @@ cdef void* room_for(size_t count, size_t size) except NULL:
     return room
 
 
-cdef uint64_t location_of(object location, str name) except? 1:
-    if location is None:
-        return 0
-    if isinstance(location, str) and location == "cpu":
-        return <uint64_t>AT_HOST << 32
-    if isinstance(location, tuple) and len(location) == 2 and location[0] == "numa":
-        return <uint64_t>AT_NODE << 32 | <uint64_t>checked_int(
-            location[1], f"the node of {name}", 0, 1 << 30, "a node's number")
-    return <uint64_t>AT_DEVICE << 32 | <uint64_t>ordinal_of(location)
+cdef tuple IN_ORDER = ([(0, 0, 0, 0, SOURCE_IN_STREAM_ORDER)], -1)  # what copy_options reads where nothing is said
+
+
+cdef int read_runs(Batch* batch, tuple options) except -1:
+    cdef list runs = options[0]
+    cdef CopyRun* run
+    cdef size_t index
+    batch.run_count, batch.listed, batch.all_read_now = len(runs), <Py_ssize_t>options[1], True
+    batch.runs = <CopyRun*>room_for(3 * batch.run_count, sizeof(CopyRun))
+    batch.kept_runs, batch.piece_runs = batch.runs + batch.run_count, batch.runs + 2 * batch.run_count
+    for index in range(batch.run_count):
+        run = &batch.runs[index]
+        run.first, run.dst_location, run.src_location, run.flags, run.order = runs[index]
+        batch.reads_now = batch.reads_now or run.order == SOURCE_DURING_CALL
+        batch.all_read_now = batch.all_read_now and run.order == SOURCE_DURING_CALL
+        batch.kept_runs[index] = batch.piece_runs[index] = run[0]
+    return 0
 
 
 cdef size_t* numbers_of(object numbers_given, str name, size_t* out_count) except? NULL:
@@ -1051,16 +1058,9 @@ cdef bint has_int_format(const char* format) noexcept:
     return format[0] != 0 and format[1] == 0 and strchr(b"lLqQnNP", format[0]) != NULL
 
 
-cdef tuple objects_of(object memory, str name):
+cdef tuple objects_of(object memory, str name, str wanted):
     if isinstance(memory, (Buffer, PinnedBuffer, Array)) or not hasattr(memory, "__iter__"):
-        raise TypeError(f"{name} is of type {type(memory).__name__}; pass a sequence of Buffers and Arrays, or an array of "
-                        "addresses")
-    return tuple(memory)
-
-
-cdef tuple owners_of(object memory):
-    if isinstance(memory, (Buffer, PinnedBuffer, Array)) or not hasattr(memory, "__iter__"):
-        raise TypeError(f"memory is {memory!r:.60} of type {type(memory).__name__}; pass a sequence of what owns the memory")
+        raise TypeError(f"{name} is of type {type(memory).__name__}; pass a sequence of {wanted}")
     return tuple(memory)
 
 
@@ -1105,11 +1105,13 @@ cdef int read_object(Operand* side, object source, str name, bint writable, bint
 
 
 cdef int read_objects(Batch* batch, tuple objects, str name, bint writable, uintptr_t* addresses, list views) except -1:
-    cdef bint reads_now = batch.order == SOURCE_DURING_CALL and not writable
+    cdef const CopyRun* run = batch.runs
     cdef Operand* side
     cdef size_t index
+    cdef bint reads_now
     for index in range(len(objects)):
-        side = &batch.sides[batch.side_count]
+        side, run = &batch.sides[batch.side_count], run_from(run, batch.runs + batch.run_count, index)
+        reads_now = not writable and (batch.all_read_now if addresses == NULL else run.order == SOURCE_DURING_CALL)
         read_object(side, objects[index], f"{name}[{index}]", writable, reads_now, views)
         batch.side_count += 1
         if addresses != NULL:
@@ -1154,23 +1156,25 @@ cdef int check_pair(Batch* batch, size_t index, tuple dsts, tuple srcs, object s
 
 cdef int read_batch(Batch* batch, object dsts, object srcs, object sizes, tuple memory, list owners, list views) except -1:
     # All of the caller's code.
-    cdef size_t dst_count = 0, src_count = 0, index
+    cdef size_t dst_count = 0, src_count = 0, run = 0, index
     cdef tuple to = None, origin = None
     batch.device = -1
     batch.dsts = numbers_of(dsts, "dsts", &dst_count)
     batch.srcs = numbers_of(srcs, "srcs", &src_count)
     batch.checks_dsts, batch.checks_srcs = batch.dsts != NULL, batch.srcs != NULL
     if batch.dsts == NULL:
-        to = objects_of(dsts, "dsts")
+        to = objects_of(dsts, "dsts", "Buffers and Arrays, or an array of addresses")
         dst_count = len(to)
         batch.dsts = <uintptr_t*>room_for(dst_count, sizeof(uintptr_t))
     if batch.srcs == NULL:
-        origin = objects_of(srcs, "srcs")
+        origin = objects_of(srcs, "srcs", "Buffers and Arrays, or an array of addresses")
         src_count = len(origin)
         batch.srcs = <uintptr_t*>room_for(src_count, sizeof(uintptr_t))
     if dst_count != src_count:
         raise ValueError(f"there are {dst_count} dsts and {src_count} srcs; each copy has one of both")
     batch.count = dst_count
+    if batch.listed != dst_count and batch.listed != <size_t>-1:
+        raise ValueError(f"there are options of {batch.listed} copies and {dst_count} copies; pass one for each, or for all")
     read_sizes(batch, sizes, to, origin)
     batch.sides = <Operand*>room_for(2 * batch.count + len(memory), sizeof(Operand))
     owners.extend((to or ()) + (origin or ()) + memory)
@@ -1181,6 +1185,9 @@ cdef int read_batch(Batch* batch, object dsts, object srcs, object sizes, tuple 
         read_objects(batch, origin, "srcs", False, batch.srcs, views)
     batch.end_of_sources = batch.side_count
     for index in range(batch.count if batch.side_count else 0):
+        while run < batch.run_count and batch.runs[run].first <= index:
+            batch.piece_runs[run].first = batch.pieces.count
+            run += 1
         check_pair(batch, index, to, origin, sizes, NULL if to is None else &batch.sides[index],
                    NULL if origin is None else &batch.sides[index + (0 if to is None else batch.count)])
     index = batch.side_count
@@ -1221,14 +1228,9 @@ cdef int find_all(Batch* batch, Stream worker) except -1:
     if code == 0:
         return 0
     name, address = ("dsts", batch.dsts[index]) if of_dsts else ("srcs", batch.srcs[index])
-    where = f"{name}[{index}] is {address:#x}"
-    if code == PAST_END:
-        raise ValueError(f"{where}, and the {batch.sizes[index]} bytes from there on pass the end of its memory")
-    if code == NOT_ALLOCATED:
-        raise ValueError(f"{where}, which is memory of the allocator that is not allocated: it was freed")
-    if code == NOT_LOCKED:
-        raise ValueError(f"{where}, which is host memory that is not page-locked, or no memory; use page-locked memory "
-                         "(pinned_empty, register_host)")
+    if code in (PAST_END, NOT_ALLOCATED, NOT_LOCKED):
+        raise ValueError(init.later("accelrt.arrays.copy_options").unfound_text(
+            code == PAST_END, code == NOT_LOCKED, f"{name}[{index}] is {address:#x}", batch.sizes[index]))
     return raise_status(code, "copy_many", ("address", address, "size", batch.sizes[index]))
 
 
@@ -1244,41 +1246,39 @@ cdef int refuse_asleep(Batch* batch) except -1:
     return 0
 
 
-cdef dict ACCESS_ORDERS = {
-    "stream": SOURCE_IN_STREAM_ORDER, "during_api_call": SOURCE_DURING_CALL, "any": SOURCE_AT_ANY_TIME,
-}
-cdef str NO_READ_NOW = (
-    "copy_many: src_access_order='during_api_call' takes a driver of CUDA 12.8 or later and a stream that is not captured "
-    "and not the legacy default stream; pass another stream, or blocking=True without it"
-)
-
-
 # --- putting a batch in ------------------------------------------------------------------------------------------
 
 cdef int announce_batch(Batch* batch, Stream worker) except -1:
+    # Sources that are not read in the stream's order are read beside all that the host has not waited for.
     cdef const PitchedCopy* piece
+    cdef const CopyRun* run = batch.runs
     cdef size_t index
     cdef list reads = [], writes = []
     for index in range(batch.count):
+        run = run_from(run, batch.runs + batch.run_count, index)
         if batch.sizes[index]:
-            reads.append((batch.srcs[index], batch.sizes[index], "r"))
+            reads.append((run.order, (batch.srcs[index], batch.sizes[index], "r")))
             writes.append((batch.dsts[index], batch.sizes[index], "w"))
+    run = batch.piece_runs
     for index in range(batch.pieces.count):
-        piece = &batch.pieces.copies[index]
+        piece, run = &batch.pieces.copies[index], run_from(run, batch.piece_runs + batch.run_count, index)
         slices, rows = piece.depth - 1, piece.height - 1
-        reads.append((piece.src, (slices * piece.src_lines + rows) * piece.src_pitch + piece.width, "r"))
+        reads.append((run.order, (piece.src, (slices * piece.src_lines + rows) * piece.src_pitch + piece.width, "r")))
         writes.append((piece.dst, (slices * piece.dst_lines + rows) * piece.dst_pitch + piece.width, "w"))
-    if batch.order != SOURCE_IN_STREAM_ORDER:  # beside all that the host has not waited for
-        watch.note_host_work("copy_many", reads)
-    if batch.order != SOURCE_DURING_CALL:
-        writes = reads + writes
-    return watch.note_work(worker.device_index, worker.handle, "copy_many", writes)
+    early = [source for order, source in reads if order != SOURCE_IN_STREAM_ORDER]
+    if early:
+        watch.note_host_work("copy_many", early)
+    ordered = [source for order, source in reads if order != SOURCE_DURING_CALL]
+    return watch.note_work(worker.device_index, worker.handle, "copy_many", ordered + writes)
 
 
 cdef void drop_empty(Batch* batch) noexcept nogil:
     # The driver takes no copy of 0 bytes.
-    cdef size_t index, kept = 0
+    cdef size_t index, kept = 0, run = 0
     for index in range(batch.count):
+        while run < batch.run_count and batch.runs[run].first <= index:
+            batch.kept_runs[run].first = kept
+            run += 1
         if batch.sizes[index]:
             batch.dsts[kept] = batch.dsts[index]
             batch.srcs[kept] = batch.srcs[index]
@@ -1287,26 +1287,24 @@ cdef void drop_empty(Batch* batch) noexcept nogil:
     batch.count = kept
 
 
-cdef int put_batch_in(Batch* batch, Stream worker, uint64_t dst_location, uint64_t src_location, unsigned int flags,
-                      size_t* out_done) noexcept nogil:
+cdef int put_batch_in(Batch* batch, Stream worker, size_t* out_done) noexcept nogil:
     # Without the GIL: a full queue may wait for a function of Python's, and a driver's lock for who wants the GIL.
-    cdef int code = 0
+    cdef int code = 0, device = worker.device_index
+    cdef uintptr_t stream = worker.handle
     drop_empty(batch)
     if batch.count:
-        code = registry.active().copy_batch(
-            worker.device_index, worker.handle, batch.dsts, batch.srcs, batch.sizes, batch.count, dst_location, src_location,
-            flags, batch.order, out_done)
+        code = registry.active().copy_batch(device, stream, batch.dsts, batch.srcs, batch.sizes, batch.count,
+                                            batch.kept_runs, batch.run_count, out_done)
     if code == 0 and batch.pieces.count:
-        code = registry.active().copy_batch_3d(
-            worker.device_index, worker.handle, batch.pieces.copies, batch.pieces.count, dst_location, src_location, flags,
-            batch.order, out_done)
+        code = registry.active().copy_batch_3d(device, stream, batch.pieces.copies, batch.pieces.count,
+                                               batch.piece_runs, batch.run_count, out_done)
     return code
 
 
-cdef int copy_batch(Batch* batch, Stream worker, tuple owners, list views, uint64_t dst_location, uint64_t src_location,
-                    unsigned int flags) except -1:
+cdef int copy_batch(Batch* batch, Stream worker, tuple owners, list views) except -1:
     cdef Record record
     cdef Access access
+    cdef const CopyRun* run = batch.runs
     cdef size_t index, done = 0
     cdef int code
     begin_use(&access, uses_owner, <PyObject*>owners)
@@ -1321,27 +1319,29 @@ cdef int copy_batch(Batch* batch, Stream worker, tuple owners, list views, uint6
         for index in range(batch.side_count):
             keep(&batch.sides[index], views[index], record)
         with nogil:
-            code = put_batch_in(batch, worker, dst_location, src_location, flags, &done)
+            code = put_batch_in(batch, worker, &done)
         for index in range(batch.side_count):
-            if batch.order != SOURCE_DURING_CALL or not batch.first_source <= index < batch.end_of_sources:
+            run = run_from(run, batch.runs + batch.run_count, max(index, batch.first_source) - batch.first_source)
+            if run.order != SOURCE_DURING_CALL or not batch.first_source <= index < batch.end_of_sources:
                 note_use(&batch.sides[index], worker, False, False)  # also where a later copy was refused
     finally:
         end_use(&access)
-    if code == NOT_SUPPORTED and batch.order == SOURCE_DURING_CALL:
-        raise not_supported(NO_READ_NOW, "copy_many")
+    if code == NOT_SUPPORTED and batch.reads_now:
+        raise not_supported(init.later("accelrt.arrays.copy_options").NO_READ_NOW, "copy_many")
     if code:
         raise_status(code, "copy_many", ("device", worker.device_index, "stream", worker.handle, "copies",
                                          batch.count + batch.pieces.count, "put in", done))
     return 0
 
 
+# stub: _Location = DeviceArgument | tuple[str, int] | None
+# stub: _Order = Literal["stream", "during_api_call", "any"]
 def copy_many(
     dsts: Sequence[Memory] | NDArray[Any], srcs: Sequence[Memory] | NDArray[Any],
     sizes: int | Sequence[int] | NDArray[Any] | None = None, *, memory: Sequence[Memory] = (),
     stream: Stream | int | None = None, bint blocking=False,
-    dst_location: DeviceArgument | tuple[str, int] | None = None,
-    src_location: DeviceArgument | tuple[str, int] | None = None, bint overlap=False,
-    src_access_order: Literal["stream", "during_api_call", "any"] = "stream",
+    dst_location: _Location | list[_Location] = None, src_location: _Location | list[_Location] = None,
+    overlap: bool | list[bool] = False, src_access_order: _Order | list[_Order] = "stream",
 ) -> None:
     """Copies many pieces of memory in one call (cuMemcpyBatchAsync, or a loop where the driver or the stream takes none).
 
@@ -1349,7 +1349,7 @@ def copy_many(
         cuda.copy_many(base + table * 16384, addresses, 16384, memory=[cache, pinned])  # NumPy arrays of addresses
 
     The copies come after the stream's earlier work and before its later work, and among themselves in any order: none may
-    write what another one reads or writes.
+    write what another one reads or writes.  The last four arguments hold for all of them, or are lists of one for each.
 
     Arguments:
         dsts: a sequence of Buffers, PinnedBuffers, Arrays and objects with __cuda_array_interface__; or addresses, as an
@@ -1379,15 +1379,16 @@ def copy_many(
     """
     cdef Batch batch
     cdef list owners = [], views = []
+    cdef tuple options = IN_ORDER
     cdef Stream worker
-    cdef uint64_t to = location_of(dst_location, "dst_location"), origin = location_of(src_location, "src_location")
     cdef size_t index
     memset(&batch, 0, sizeof(Batch))
-    if src_access_order not in ACCESS_ORDERS:
-        raise ValueError(f"src_access_order is {src_access_order!r}; pass 'stream', 'during_api_call' or 'any'")
-    batch.order = ACCESS_ORDERS[src_access_order]
+    if dst_location is not None or src_location is not None or overlap is not False or src_access_order != "stream":
+        options = init.later("accelrt.arrays.copy_options").read_runs(
+            dst_location, src_location, overlap, src_access_order)
     try:
-        read_batch(&batch, dsts, srcs, sizes, owners_of(memory), owners, views)
+        read_runs(&batch, options)
+        read_batch(&batch, dsts, srcs, sizes, objects_of(memory, "memory", "what owns the memory"), owners, views)
         if batch.device < 0 and batch.count:  # addresses alone
             batch.device = max(device_at(batch.dsts[0]), device_at(batch.srcs[0]))
         worker = stream_of(stream, batch.device if batch.device >= 0 else ordinal_of(None))
@@ -1400,7 +1401,7 @@ def copy_many(
             follow_producer(&batch.sides[index], worker)
         if watch.detects_races():
             announce_batch(&batch, worker)
-        copy_batch(&batch, worker, tuple(owners), views, to, origin, OVERLAPS if overlap else 0)
+        copy_batch(&batch, worker, tuple(owners), views)
     finally:
         free_batch(&batch)
     if blocking:

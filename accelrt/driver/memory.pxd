@@ -1,5 +1,5 @@
 # What the rows of memory and of copies take and answer (table.pxd); managed memory has managed.pxd.
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport uint64_t, uintptr_t
 
 cdef struct PitchedCopy:  # of copy_batch_3d: what copy_3d takes
     uintptr_t dst
@@ -11,6 +11,19 @@ cdef struct PitchedCopy:  # of copy_batch_3d: what copy_3d takes
     size_t width
     size_t height
     size_t depth
+
+cdef struct CopyRun:      # of a batch of copies: how those from `first` on are made, up to the next run's first
+    size_t first          # 0 of the first run, and no less than that of the run before; of two equal ones the later counts
+    uint64_t dst_location  # hints where a side is better looked for: kind << 32 | id of CUmemLocation, or 0
+    uint64_t src_location
+    unsigned int flags    # CUmemcpyFlags
+    int order             # a SOURCE_ number
+
+cdef inline const CopyRun* run_from(const CopyRun* runs, const CopyRun* end, size_t index) noexcept nogil:
+    # The run of a copy; runs: that of an earlier one, or of this one.
+    while runs + 1 < end and runs[1].first <= index:
+        runs += 1
+    return runs
 
 cdef enum:  # copy_batch: when sources are read, numbers of CUmemcpySrcAccessOrder
     SOURCE_IN_STREAM_ORDER = 1

@@ -90,8 +90,10 @@ cdef enum:  # kernel_launch_with flags
     LAUNCH_COOPERATIVE = 1   # all blocks run at once
     LAUNCH_PROGRAMMATIC = 2  # may begin before the stream's kernel before it has ended, where that one allows it
 
-cdef enum:  # stream_attribute_set and _get, numbers of CUlaunchAttributeID
-    ATTRIBUTE_SYNC_POLICY = 3  # CUsynchronizationPolicy numbers: how a thread waits for the stream
+cdef enum:  # attributes of streams and of kernel nodes, numbers of CUlaunchAttributeID
+    ATTRIBUTE_COOPERATIVE = 2  # of a node, as
+    ATTRIBUTE_CLUSTER = 4
+    ATTRIBUTE_SYNC_POLICY = 3  # of a stream, as the domains; CUsynchronizationPolicy numbers: how a thread waits for it
     ATTRIBUTE_PRIORITY = 8
     ATTRIBUTE_DOMAIN_MAP = 9   # memory synchronisation domains, from 0, of the logical domains default and remote
     ATTRIBUTE_DOMAIN = 10      # the logical domain: 0 is default, 1 remote

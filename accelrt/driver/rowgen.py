@@ -49,7 +49,7 @@ UNDONE_BY = {
     "managed_pool_alloc": "managed_pool_free(device, stream, out_address)",
     "pool_pointer_import": "async_free(device, 0, out_address)",
     "host_alloc": "host_free(device, out_address)",
-    "address_reserve": "address_free(out_address, size)",
+    **dict.fromkeys(("address_reserve", "address_reserve_at"), "address_free(out_address, size)"),
     **dict.fromkeys(("physical_create", "physical_import"), "physical_release(out_handle)"),
     **dict.fromkeys(("physical_export", "pool_export"), "close(out_file)"),
     **dict.fromkeys(

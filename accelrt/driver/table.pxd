@@ -21,7 +21,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from accelrt.driver.node_params cimport NodeParams, host_fn
 
 cdef enum:
-    TABLE_VERSION = 17
+    TABLE_VERSION = 20
     TEXT_BYTES = 256
     LOG_BYTES = 4096
 
@@ -68,6 +68,8 @@ cdef struct Table:
     # one, which the caller may close at once; the bytes go with the last handle and mapping in any process
     int (*physical_export)(uintptr_t handle, int* out_file) noexcept nogil  # INVALID_VALUE where it is not shared
     int (*physical_import)(int device, int file, uintptr_t* out_handle) noexcept nogil
+    # the addresses from `at` on where the driver can give them, else others
+    int (*address_reserve_at)(size_t size, size_t alignment, uintptr_t at, uintptr_t* out_address) noexcept nogil
 
     # memory: the driver's own stream-ordered pool of a device; the pool_ rows tell of it, and set it
     int (*async_alloc)(int device, uintptr_t stream, size_t size, uintptr_t* out_address) noexcept nogil
@@ -137,11 +139,10 @@ cdef struct Table:
     int (*copy_across)(int on_device, uintptr_t stream, int dst_on, uintptr_t dst, int src_on, uintptr_t src, size_t size) noexcept nogil  # no-cython-lint
     int (*copy_3d)(int device, uintptr_t stream, uintptr_t dst, size_t dst_pitch, size_t dst_lines, uintptr_t src, size_t src_pitch, size_t src_lines, size_t width, size_t height, size_t depth) noexcept nogil  # no-cython-lint
     # batches of copies: of arrays of addresses and bytes, or of PitchedCopy, none of which copies 0 bytes or uses what
-    # another one writes, all in device memory or page-locked memory.  A location is a hint where a side of them all is
-    # better looked for, kind << 32 | id of CUmemLocation, or 0; flags are CUmemcpyFlags, order a SOURCE_ number.  Where the
+    # another one writes, all in device memory or page-locked memory; how they are made the array of CopyRun says.  Where the
     # row refuses, out_done of them were put in; a capture has a node for each
-    int (*copy_batch)(int device, uintptr_t stream, void* dsts, void* srcs, void* sizes, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags, int order, size_t* out_done) noexcept nogil  # no-cython-lint
-    int (*copy_batch_3d)(int device, uintptr_t stream, void* copies, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags, int order, size_t* out_done) noexcept nogil  # no-cython-lint
+    int (*copy_batch)(int device, uintptr_t stream, void* dsts, void* srcs, void* sizes, size_t count, void* runs, size_t run_count, size_t* out_done) noexcept nogil  # no-cython-lint
+    int (*copy_batch_3d)(int device, uintptr_t stream, void* copies, size_t count, void* runs, size_t run_count, size_t* out_done) noexcept nogil  # no-cython-lint
     # what memory is: KIND_ numbers; the range is what one call of the driver made or was told of, 0 where it does not say
     int (*pointer_range)(uintptr_t address, int* out_kind, int* out_device, uintptr_t* out_start, size_t* out_size) noexcept nogil  # no-cython-lint
     # CUDA arrays, and how kernels read and write them; textures.pxd has what the pointers are to, and when an array or a
@@ -213,6 +214,9 @@ cdef struct Table:
     # by which tools of profiling name nodes (CUDA 13.1); the high half is their graph's, or that of an instance
     int (*graph_node_tools_id)(uintptr_t graph, uintptr_t node, uint64_t* out_id) noexcept nogil
     int (*graph_exec_id)(uintptr_t exec_, unsigned int* out_id) noexcept nogil
+    # what a kernel node has beside its params, by ATTRIBUTE_ number: of a cluster three numbers, 0 for none, and else one
+    int (*kernel_node_attribute_set)(uintptr_t graph, uintptr_t node, int attribute, int x, int y, int z) noexcept nogil
+    int (*kernel_node_attribute_get)(uintptr_t graph, uintptr_t node, int attribute, int* out_x, int* out_y, int* out_z) noexcept nogil  # no-cython-lint
 
     # kernels; arguments are pointers to the values, which are read before a row returns.  An image is PTX, a cubin or a
     # fatbin for a GPU; for the host device a shared object's bytes, or the path of one (host/driver.pyx says what is in it)

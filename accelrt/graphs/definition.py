@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
@@ -17,7 +18,6 @@ from accelrt.graphs.definition_parts import DefinitionParts
 from accelrt.graphs.graph import CUDAGraph, capture_body
 from accelrt.graphs.hooks import RemovableHandle, add_hook, run_hooks
 from accelrt.graphs.node_values import (
-    CONDITIONS,
     Condition,
     DefinitionEdge,
     drawn_name,
@@ -135,21 +135,32 @@ class GraphDefinition(DefinitionParts):
 
     def kernel(
         self, kernel: Kernel, grid: int | Sequence[int], block: int | Sequence[int],
-        args: Sequence[object] = (), *, shared: int = 0, after: Nodes = (), name: str = "",
+        args: Sequence[object] = (), *, shared: int = 0, cluster: int | Sequence[int] | None = None,
+        cooperative: bool = False, priority: int | None = None, after: Nodes = (), name: str = "",
     ) -> DefinitionNode:  # fmt: skip
-        """Adds a launch of a kernel; the arguments are those of Kernel.launch.
+        """Adds a launch of a kernel; the arguments are those of Kernel.launch, but for `programmatic`: edges
+        say which of the kernels before it a node may overlap with (add_edge).
 
         Arguments:
             kernel: Kernel.
             grid, block: int or sequence of up to 3, blocks of the grid and threads of a block.
             args: sequence of the kernel's arguments.
             shared: int, bytes of dynamic shared memory of a block.
+            cluster: int or sequence of up to 3, blocks of a cluster, which divide the grid (compute
+                capability 9.0); for more than 8 of them the kernel is permitted more, once.
+            cooperative: bool, all blocks run at once, so that they may wait for each other.
+            priority: int, as of a Stream, for instances that keep priorities; None is 0.
             after: DefinitionNode, or several, that the node comes after.
             name: str, of the node; "" is none.
         Returns:
             DefinitionNode.
+        Raises:
+            CudaError: the clusters do not divide the grid, or the device has no such clusters; or not all
+                blocks of a cooperative launch run at once.
         """
-        work = edits.kernel_work(self.device_index, kernel, grid, block, shared, args)
+        work = edits.kernel_work(
+            self.device_index, kernel, grid, block, shared, args, cluster, bool(cooperative), priority
+        )
         return self._add(work, "kernel", after, name)
 
     def copy(
@@ -355,8 +366,7 @@ class GraphDefinition(DefinitionParts):
             keep: bool, it begins instead with what the launch before left.
         """
         handle = edits.edit(self._graph, self, edits.make_condition, value, bool(keep))
-        CONDITIONS[handle] = self._graph
-        return Condition(handle, value, bool(keep))
+        return Condition(handle, value, bool(keep), weakref.ref(self._graph))
 
     def _conditional(
         self, kind: str, condition: Condition, count: int, after: Any, name: str
@@ -552,7 +562,8 @@ class GraphDefinition(DefinitionParts):
             auto_free: bool, each launch first frees what the one before left allocated.
             device_launch: bool, kernels may launch it; it then takes kernels, copies, fills and children
                 alone.
-            node_priorities: bool, nodes keep the priorities of the streams that they were captured from.
+            node_priorities: bool, kernels have the priorities that they were given, or of the streams that
+                they were captured from.
             upload: Stream, or handle, in whose order it is put onto the device now rather than with the first
                 replay.
         Returns:

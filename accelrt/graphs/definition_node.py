@@ -13,7 +13,8 @@ from accelrt.graphs import edits
 from accelrt.graphs.graph import CUDAGraph
 from accelrt.graphs.node_values import CHANGES, DefinitionEdge, plain_params
 
-LAUNCH = ("kernel", "grid", "block", "shared", "args")  # what a kernel node's launch is changed by
+# What a kernel node's launch is changed by.
+LAUNCH = ("kernel", "grid", "block", "shared", "args", "cluster", "cooperative", "priority")
 
 
 class DefinitionNode:
@@ -116,9 +117,10 @@ class DefinitionNode:
         Arguments:
             instance: CUDAGraph of GraphDefinition.instantiate: it alone is changed; launches under way are
                 left alone. None changes the definition, and so what is instantiated of it later.
-            changes: of a kernel node kernel, grid, block, shared, args; of a copy dst, src, nbytes, or those
-                of copy_3d; of a fill dst, value, count, width, height, pitch; of a host node function; of a
-                record or a wait event; of a child graph.  What is not named stays.
+            changes: of a kernel node kernel, grid, block, shared, args, and in the definition alone cluster
+                (1 for none), cooperative, priority; of a copy dst, src, nbytes, or those of copy_3d; of a
+                fill dst, value, count, width, height, pitch; of a host node function; of a record or a wait
+                event; of a child graph.  What is not named stays.
         Raises:
             TypeError: the node has no such argument.
             RuntimeError: the node is none of the graph that instance was instantiated from, or was added
@@ -126,6 +128,7 @@ class DefinitionNode:
                 that graph.
             CudaError: the driver refused; nothing is changed, or where the graph alone refused, what was
                 instantiated of it.
+            NotSupportedError: an instance was to have another cluster, cooperative or priority.
         """
         definition = self.definition
         graph: CUDAGraph = definition._graph

@@ -22,8 +22,9 @@ from accelrt.driver.memory cimport MAX_PITCH
 from accelrt.errors import CudaError, NotSupportedError
 from accelrt.graphs.graph cimport CALLBACKS, count_uses, CUDAGraph, node_id
 from accelrt.graphs.nodes cimport (
-    all_things, fits_body, Handles, hold_pool, list_edge_data, NodeChange, note_roles, params_of, params_of_instance,
-    read_kernel_node, recorded, require_made, take_apart, type_name, without_mark, work_of,
+    all_things, checked_options, fits_body, Handles, hold_pool, list_edge_data, NodeChange, note_roles, params_of,
+    params_of_instance, put_options, read_kernel_node, recorded, require_launchable, require_made, take_apart, type_name,
+    without_mark, work_of,
 )
 from accelrt.graphs.nodes import list_nodes
 from accelrt.kernels.kernel cimport Dimensions, Kernel, Packed, read_dimensions, read_shared
@@ -58,6 +59,7 @@ cdef class NodeWork:
     cdef Packed packed         # what its params point at
     cdef object room
     cdef tuple arguments
+    cdef tuple options         # (cluster, cooperative, priority) of a kernel node, or None
     cdef list bodies           # of a condition: handles, once the node is there
     cdef object child          # GraphDefinition of a child, or None
     cdef bint is_within        # it is of the same whole as the node, which no other thread changes
@@ -201,6 +203,14 @@ cdef class NodeWork:
         self.bodies = [bodies.array[count] for count in range(self.params.count)]
         if code:
             raise_status(code, "graph_node_set" if node else "graph_node_add", self.described(graph), refusal_of(self, code))
+        if self.options is not None:
+            try:
+                put_options(graph, out_node[0], self.options)
+            except BaseException:
+                # Drivers may keep the nodes of a graph that is being captured.
+                if registry.active().graph_node_destroy(graph, out_node[0]) == 0:
+                    out_node[0] = 0
+                raise
         return 0
 
     cdef tuple described(self, uintptr_t graph):
@@ -364,7 +374,8 @@ def fill_work(
 
 
 def kernel_work(
-    int ordinal, kernel: object, grid: object, block: object, shared: object, args: Sequence[object],
+    int ordinal, kernel: object, grid: object, block: object, shared: object, args: Sequence[object], cluster: object = None,
+    bint cooperative = False, priority: object = None,
 ) -> NodeWork:
     """Describes a launch; what it takes is what Kernel.launch takes."""
     cdef Kernel launched = checked_type(kernel, "kernel", Kernel, "a Kernel, as Module.function() returns")
@@ -382,6 +393,9 @@ def kernel_work(
     launched.keep_with(record, work.arguments)
     work.things["kernel"] = record.kept
     work.room = launched.describe_node(&size, work.arguments, &work.packed, &work.params)
+    work.options = checked_options(cluster, True if cooperative else None, priority)
+    if work.options is not None:
+        require_launchable(launched, &size, work.options)
     return work
 
 
@@ -483,11 +497,12 @@ def add_node(
     by_node[0] = work.things  # until it has a handle
     try:
         work.call(graph, 0, 0, ordinal, after, &node)
-        by_node[node] = by_node.pop(0)
         if work.sources:
-            by_node[node] = {"child": spread(graph, node, work, by_node)}
+            work.things = {"child": spread(graph, node, work, by_node)}
     finally:
-        by_node.pop(0, None)
+        by_node.pop(0)
+        if node:
+            by_node[node] = work.things
         work.release_child()
     return node, work.params.address, work.bodies
 
@@ -943,14 +958,16 @@ def read_kernel_within(
 
 def change_kernel_within(
     CUDAGraph graph not None, part: object, changed: object, *, kernel: object = None, grid: object = None,
-    block: object = None, shared: object = None, args: object = None,
+    block: object = None, shared: object = None, args: object = None, cluster: object = None, cooperative: object = None,
+    priority: object = None,
 ) -> None:
     """Changes what such a node launches, in the graph, or in what is instantiated of another's; None leaves it."""
     cdef CUDAGraph source = graph if graph.source is None else graph.source
     with cython.critical_section(graph):
         require_own_child(graph, part)
         graph.change_kernel(
-            part_handle(source, part, graph.node_graph()), handle_of(changed), kernel, grid, block, shared, args)
+            part_handle(source, part, graph.node_graph()), handle_of(changed), kernel, grid, block, shared, args,
+            checked_options(cluster, cooperative, priority))
 
 
 cdef int require_own_child(CUDAGraph graph, object part) except -1:

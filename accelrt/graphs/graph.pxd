@@ -90,7 +90,7 @@ cdef class CUDAGraph:
     cdef int keep(self, list kept) except -1
     cdef dict own_kernels(self)
     cdef int change_kernel(self, uintptr_t graph, uintptr_t handle, object kernel, object grid, object block, object shared,
-                           object args) except -1
+                           object args, tuple options) except -1
     cdef int note_change(self, Change change) except -1
     cdef int keep_change(self, object node, NodeChange change, NodeChange before) except -1
     cdef bint finish_change(self, Change change) except -1

@@ -21,18 +21,18 @@ from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_NONE, 
 from accelrt.errors import ArgumentError, CaptureError
 from accelrt.graphs.hooks import add_hook, run_hooks, run_last_hooks
 from accelrt.graphs.nodes cimport (
-    all_things, begin_past, calls_within, Change, change_kernel_node, instance_hint, instantiate, instantiate_anew,
-    kernels_in, launch_hint, NodeChange, note_past, note_roles, read_kernel_node, record_capture, refuse_asleep,
-    require_made, update_exec,
+    all_things, begin_past, calls_within, Change, change_kernel_node, checked_options, instance_hint, instantiate,
+    instantiate_anew, kernels_in, launch_hint, NodeChange, note_past, note_roles, read_kernel_node, record_capture,
+    refuse_asleep, require_made, update_exec,
 )
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
 from accelrt.kernels.kernel cimport Kernel
 from accelrt.memory.caching import empty_cache as empty_device_cache
 from accelrt.memory.mempool cimport figures_of, MemPool, next_pool, read_pool_id
 from accelrt.runtime.lifetimes cimport (
-    BODY, CAPTURE, GRAPH, GRAPH_EXEC, begin_runs, close_capture, dispose, dispose_capture, drain, follow_capture,
-    give_back, keep_side, keep_until_passed, mode_name, nodes_of, note_sides, raise_broken,
-    raise_unbegun, Record, record_on, Side, take_back_runs,
+    BODY, CAPTURE, GRAPH, GRAPH_EXEC, begin_runs, close_capture, dispose, dispose_capture, drain, follow_capture, give_back,
+    keep_side, keep_until_passed, mode_name, nodes_of, note_sides, raise_broken, raise_unbegun, Record, record_on, Side,
+    take_back_runs,
 )
 from accelrt.status cimport CAPTURE_UNSUPPORTED, SLEEPING, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport current_handle, current_of, Stream, stream_of, StreamContext
@@ -901,6 +901,7 @@ cdef class CUDAGraph:
     def set_kernel_node_params(
         self, node: GraphNode | int, *, kernel: Kernel | None = None, grid: int | Sequence[int] | None = None,
         block: int | Sequence[int] | None = None, shared: int | None = None, args: Sequence[object] | None = None,
+        cluster: int | Sequence[int] | None = None, cooperative: bool | None = None, priority: int | None = None,
     ) -> None:
         """Changes what a kernel node launches, in the graph and, where it is instantiated, in the instance, without a new
         capture (cuGraphKernelNodeSetParams, cuGraphExecKernelNodeSetParams).
@@ -910,6 +911,7 @@ cdef class CUDAGraph:
             kernel: Kernel of the graph's device; some drivers refuse another function in an instance.
             grid, block, shared: as Kernel.launch takes them.
             args: a tuple of arguments, as a launch takes them.
+            cluster, cooperative, priority: as GraphDefinition.kernel takes them; of the graph, for instances keep theirs.
             Of all of these None leaves what there is.
         Raises:
             CudaError: it is no kernel node of this graph, or the driver refused the change.
@@ -918,14 +920,14 @@ cdef class CUDAGraph:
 
         Replays under way are left alone.  What the new arguments point at is kept as what was captured is, until the node is
         changed again and replays under way are past; what was captured stays kept.  bytes that the node had before, as
-        KernelParams tells them, keep what they kept; memory that other bytes and ints are addresses of is the caller's to
-        keep.  The race detector takes a replay for what the node launches now; where several launches of the
-        capture may be the node's, for theirs too.
+        KernelParams tells them, keep what they kept; memory that others and ints are addresses of is the caller's to keep.
+        The race detector takes a replay for what the node launches now, and for other launches that may be the node's.
         """
-        self.change_kernel(self.node_graph(), node_id(node), kernel, grid, block, shared, args)
+        self.change_kernel(self.node_graph(), node_id(node), kernel, grid, block, shared, args,
+                           checked_options(cluster, cooperative, priority))
 
     cdef int change_kernel(self, uintptr_t graph, uintptr_t handle, object kernel, object grid, object block, object shared,
-                           object args) except -1:
+                           object args, tuple options) except -1:
         # The node is of this graph, or of one that a node of it owns.
         cdef NodeChange change = NodeChange.__new__(NodeChange), before
         cdef CUDAGraph source = self.source
@@ -940,7 +942,7 @@ cdef class CUDAGraph:
         try:
             before = None if self.changes is None else self.changes.get(node)
             change_kernel_node(graph, self.exec_, handle, self.ordinal, self.capture, self.own_kernels(), before, change,
-                               &begun, kernel, grid, block, shared, args, None if source is None else self.past,
+                               &begun, kernel, grid, block, shared, args, options, None if source is None else self.past,
                                source is None and bool(self.pasts), self.bound)
             self.keep_change(node, change, before)
             if source is None and self.by_node is not None:
@@ -994,12 +996,10 @@ cdef class CUDAGraph:
 
     cdef int undo_change(self, object node, NodeChange change) except -1:
         # The driver took nothing.
-        if self.changes.get(node) is not change:
-            return 0
-        if change.before is None:
-            del self.changes[node]
-        else:
+        if self.changes.get(node) is change:
             self.changes[node] = change.before
+            if change.before is None:
+                del self.changes[node]
         return 0
 
     cdef bint let_go(self, Change before, Change after, uintptr_t stream) except -1:

@@ -4,9 +4,10 @@ data."""
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
-from weakref import WeakValueDictionary
 
 from accelrt.core import files
 from accelrt.errors import refuse_copy
@@ -24,7 +25,8 @@ from accelrt.graphs.nodes import CopyParams, FillParams, KernelParams
 from accelrt.streams.stream import Event
 
 
-class Condition(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Condition:
     """A value of 32 bits that conditions of a graph depend on.
 
     Attributes:
@@ -37,17 +39,18 @@ class Condition(NamedTuple):
     handle: int
     value: int
     keep: bool
+    # A driver's handles may be those of another graph's conditions too, and it takes these in silence.
+    _graph: weakref.ref[CUDAGraph] = field(repr=False, compare=False)
 
-
-# Handles of conditions -> the CUDAGraph that each was made of; drivers take those of other graphs in silence.
-CONDITIONS: WeakValueDictionary[int, CUDAGraph] = WeakValueDictionary()
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "it is of one graph; make another by GraphDefinition.condition()")
 
 
 def require_condition(condition: object, graph: CUDAGraph) -> None:
     """Raises TypeError where it is no Condition, and ValueError where it is of another graph."""
     if not isinstance(condition, Condition):
         raise TypeError(f"condition is {condition!r}; pass what GraphDefinition.condition returns")
-    if CONDITIONS.get(condition.handle, graph) is not graph:
+    if condition._graph() is not graph:
         raise ValueError("the condition is of another graph; make one with condition() of this definition")
 
 

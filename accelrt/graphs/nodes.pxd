@@ -101,7 +101,12 @@ cdef object read_kernel_node(uintptr_t graph, uintptr_t node, dict kernels, Node
 # instance's memory, or None.
 cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, uint64_t capture, dict kernels,
                             NodeChange change, NodeChange after, bint* out_begun, object kernel, object grid, object block,
-                            object shared, object arguments, NodePast past, bint tells, Names bound) except -1
+                            object shared, object arguments, tuple options, NodePast past, bint tells,
+                            Names bound) except -1
+# (cluster, cooperative, priority) of a kernel node; None leaves one as it is, and where all are None it is None.
+cdef tuple checked_options(object cluster, object cooperative, object priority)
+cdef int put_options(uintptr_t graph, uintptr_t node, tuple options) except -1
+cdef int require_launchable(Kernel kernel, const Dimensions* size, tuple options) except -1
 
 
 # Graphs of nogil code, for api.pyx.  A graph is named by the address of its record; one that is not, or no longer,

@@ -10,20 +10,23 @@ from accelrt.allocator.private.routes cimport (
     begin_capture_on, end_capture, expect_idle, hide_replays, release_pool, retain_pool,
 )
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
+from accelrt.core.integers cimport checked_int
 from accelrt.core.locks cimport add_count, spin_lock, spin_unlock
 from accelrt.core.process cimport FORK_GRAPHS, at_fork
 from accelrt.core.slots cimport Slot
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport count_out_capture, expect_capture, go_relaxed, restore_mode
 from accelrt.driver.node_params cimport (
-    EdgeData, NODE_ALLOCATE, NODE_CHILD, NODE_COPY, NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL, NODE_RECORD, NODE_WAIT,
-    NodeParams,
+    ATTRIBUTE_CLUSTER, ATTRIBUTE_COOPERATIVE, ATTRIBUTE_PRIORITY, EdgeData, NODE_ALLOCATE, NODE_CHILD, NODE_COPY, NODE_FILL,
+    NODE_FREE, NODE_HOST, NODE_KERNEL, NODE_RECORD, NODE_WAIT, NodeParams,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.errors import CudaError, NotSupportedError
 from accelrt.kernels.kernel cimport (
-    Dimensions, keep_memory, Kernel, make_kernel, Packed, POINTER, read_dimensions, read_shared, triple, uses_of,
+    Dimensions, keep_memory, Kernel, make_kernel, Packed, POINTER, PORTABLE_CLUSTER, read_dimensions, read_shared, triple,
+    uses_of,
 )
+from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport (
     GRAPH, GRAPH_EXEC, dispose_capture, drain_too, end_capture as end_on_driver, end_capture_again, find_call,
     follow_capture, give_back, note_side, note_sides, open_capture, PoolUse, Record, Side, Sleeper,
@@ -63,7 +66,10 @@ RESULTS = (
 )
 
 
-class KernelParams(namedtuple("KernelParams", "kernel name function grid block shared arguments")):
+cdef str LAUNCH_FIELDS = "kernel name function grid block shared arguments cluster cooperative priority"
+
+
+class KernelParams(namedtuple("KernelParams", LAUNCH_FIELDS, defaults=(None, False, 0))):
     """The launch of a kernel node.
 
     Attributes:
@@ -74,6 +80,9 @@ class KernelParams(namedtuple("KernelParams", "kernel name function grid block s
         shared: int, bytes of dynamic shared memory.
         arguments: tuple of bytes, the values as they lie in memory; None where the driver does not tell their sizes
             (before CUDA 12.4).  To change them pass what a launch takes, or bytes.
+        cluster: (x, y, z), blocks of a cluster; None of single blocks.
+        cooperative: bool, all blocks run at once.
+        priority: int, as of the stream that it was captured from.
     """
     # stub: kernel: Kernel | None
     # stub: name: str
@@ -82,6 +91,9 @@ class KernelParams(namedtuple("KernelParams", "kernel name function grid block s
     # stub: block: tuple[int, int, int]
     # stub: shared: int
     # stub: arguments: tuple[object, ...] | None
+    # stub: cluster: tuple[int, int, int] | None = None
+    # stub: cooperative: bool = False
+    # stub: priority: int = 0
 
     __slots__ = ()
 
@@ -150,8 +162,13 @@ class GraphNode(namedtuple("GraphNode", "id type dependencies")):
 
     @params.setter
     def params(self, params: KernelParams) -> None:
+        now = self.params
+        options = {name: getattr(params, name) for name in OPTIONS if getattr(params, name) != getattr(now, name)}
+        if options.get("cluster", 0) is None:
+            options["cluster"] = 1
         self._graph().set_kernel_node_params(
-            self, kernel=params.kernel, grid=params.grid, block=params.block, shared=params.shared, args=params.arguments)
+            self, kernel=params.kernel, grid=params.grid, block=params.block, shared=params.shared, args=params.arguments,
+            **options)
 
 
 cdef str type_name(int number):
@@ -495,11 +512,13 @@ cdef object params_of_instance(NodeChange change, NodePast past, object node):
     if change is None or not change.is_apart:
         return past.params.get(node)
     return change.work if change.kernel is None else describe_launch(
-        change.kernel, change.kernel.name, change.kernel.handle, &change.size, change.values)
+        change.kernel, change.kernel.name, change.kernel.handle, &change.size, change.values, ())
 
 
-cdef object describe_launch(Kernel kernel, str name, uintptr_t function, const Dimensions* size, tuple values):
-    return KernelParams(kernel, name, function, triple(size.grid), triple(size.block), size.shared, values)
+cdef object describe_launch(
+    Kernel kernel, str name, uintptr_t function, const Dimensions* size, tuple values, tuple options
+):
+    return KernelParams(kernel, name, function, triple(size.grid), triple(size.block), size.shared, values, *options)
 
 
 cdef dict kernels_in(list kept):
@@ -590,7 +609,7 @@ cdef void** copy_arguments(uintptr_t function, void** values) except? NULL:
 cdef object read_kernel_node(uintptr_t graph, uintptr_t node, dict kernels, NodeChange change):
     cdef NodeParams params
     read_launch(graph, node, &params)
-    return launch_of(&params, kernels, change)
+    return launch_of(&params, kernels, change, options_of(graph, node))
 
 
 cdef int read_launch(uintptr_t graph, uintptr_t node, NodeParams* params) except -1:
@@ -603,12 +622,106 @@ cdef int read_launch(uintptr_t graph, uintptr_t node, NodeParams* params) except
     return 0
 
 
-cdef object launch_of(const NodeParams* params, dict kernels, NodeChange change):
+cdef object launch_of(const NodeParams* params, dict kernels, NodeChange change, tuple options):
     cdef Kernel kernel = kernel_of(params.function, kernels, change)
     cdef Dimensions size
     size.grid, size.block, size.shared = params.grid, params.block, params.shared_bytes
     return describe_launch(kernel, "" if kernel is None else kernel.name, params.function, &size,
-                           read_arguments(params.function, <const void**>params.arguments))
+                           read_arguments(params.function, <const void**>params.arguments), options)
+
+
+# What a kernel node has beside its params: (cluster, cooperative, priority), by name, by the driver's number.
+cdef tuple OPTIONS = ("cluster", "cooperative", "priority")
+cdef int[3] ATTRIBUTES = [ATTRIBUTE_CLUSTER, ATTRIBUTE_COOPERATIVE, ATTRIBUTE_PRIORITY]
+
+
+cdef tuple checked_options(object cluster, object cooperative, object priority):
+    cdef unsigned int[3] lengths
+    if cluster is None and cooperative is None and priority is None:
+        return None
+    if cluster is not None:
+        read_dimensions(cluster, "cluster", lengths)
+        cluster = triple(lengths)
+    if priority is not None:
+        priority = checked_int(priority, "priority", -0x80000000, 0x7FFFFFFF, "an int, as of a Stream")
+    return cluster, None if cooperative is None else bool(cooperative), priority
+
+
+cdef tuple options_of(uintptr_t graph, uintptr_t node):
+    cdef int[3] values
+    cdef list options = []
+    cdef int place, code
+    for place in range(3):
+        code = registry.active().kernel_node_attribute_get(
+            graph, node, ATTRIBUTES[place], &values[0], &values[1], &values[2])
+        if code in (INVALID_VALUE, NOT_SUPPORTED) and ATTRIBUTES[place] == ATTRIBUTE_CLUSTER:
+            values[0] = 0  # of a device that has no clusters
+        elif code:
+            raise_status(code, "kernel_node_attribute_get", ("graph", graph, "node", node, "attribute", OPTIONS[place]))
+        if ATTRIBUTES[place] == ATTRIBUTE_CLUSTER:
+            options.append((values[0], values[1], values[2]) if values[0] * values[1] * values[2] > 1 else None)
+        else:
+            options.append(values[0] != 0 if ATTRIBUTES[place] == ATTRIBUTE_COOPERATIVE else values[0])
+    return tuple(options)
+
+
+cdef int put_option(uintptr_t graph, uintptr_t node, int place, object option) except? -1:
+    # Returns the driver's code; a cluster of None is one of single blocks.
+    cdef tuple values = (option or (1, 1, 1)) if ATTRIBUTES[place] == ATTRIBUTE_CLUSTER else (option, 0, 0)
+    return registry.active().kernel_node_attribute_set(graph, node, ATTRIBUTES[place], values[0], values[1], values[2])
+
+
+cdef int put_options(uintptr_t graph, uintptr_t node, tuple options) except -1:
+    cdef int place, code
+    for place in range(3):
+        code = 0 if options[place] is None else put_option(graph, node, place, options[place])
+        if code:
+            raise_status(code, "kernel_node_attribute_set", ("graph", graph, "node", node, OPTIONS[place], options[place]),
+                         "the device has no clusters (compute capability 9.0)" if ATTRIBUTES[place] == ATTRIBUTE_CLUSTER
+                         and code in (INVALID_VALUE, NOT_SUPPORTED) else "")
+    return 0
+
+
+cdef int put_launch(uintptr_t graph, uintptr_t exec_, uintptr_t node, Kernel kernel, const Dimensions* size, tuple arguments,
+                    tuple options, tuple former_options, NodeParams* former, bint* out_begun) except -1:
+    # A driver compares a cluster with the grid that the node has, so that there is none while that changes.  What is refused
+    # leaves the node as it was; where the driver tells nothing of arguments, with the new ones.
+    cdef size_t offset, nbytes
+    cdef int place
+    former.arguments = copy_arguments(former.function, former.arguments)
+    try:
+        if options[0] is not None:
+            put_options(graph, node, ((1, 1, 1), None, None))
+        kernel.change_node(graph, exec_, True, node, size, arguments, out_begun)
+        put_options(graph, node, options)
+    except BaseException:
+        if registry.active().function_parameter(former.function, 0, &offset, &nbytes) != NOT_SUPPORTED:
+            registry.active().graph_node_set(kernel.device_index, graph, 0, node, former)
+        for place in range(3):
+            if options[place] is not None:
+                put_option(graph, node, place, former_options[place])
+        raise
+    finally:
+        free(former.arguments)
+    return 0
+
+
+cdef tuple with_options(tuple former, tuple options):
+    return tuple([former[place] if options[place] is None else options[place] for place in range(3)])
+
+
+cdef int require_launchable(Kernel kernel, const Dimensions* size, tuple options) except -1:
+    # What a launch is refused for is refused of a node before it is there; drivers do so once the graph is instantiated.
+    cdef object cluster = options[0]
+    if cluster is None and not options[1]:
+        return 0
+    if size.shared > kernel.most_shared:
+        kernel.permit_shared(size.shared)
+    if cluster is not None and cluster[0] * cluster[1] * cluster[2] > PORTABLE_CLUSTER:
+        init.later("accelrt.kernels.attributes").permit_wide_clusters(kernel)
+    init.later("accelrt.kernels.occupancy").require_launchable(
+        kernel, triple(size.grid), triple(size.block), size.shared, cluster, options[1])
+    return 0
 
 
 cdef tuple as_bytes(Kernel kernel, tuple arguments):
@@ -644,7 +757,8 @@ cdef bint has_bytes(tuple arguments) noexcept:
 
 cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, uint64_t capture, dict kernels,
                             NodeChange change, NodeChange after, bint* out_begun, object kernel, object grid, object block,
-                            object shared, object arguments, NodePast past, bint tells, Names bound) except -1:
+                            object shared, object arguments, tuple options, NodePast past, bint tells,
+                            Names bound) except -1:
     # before: what the node launched, which takes longer to tell than to change and is not always asked for.
     cdef bint known = past is not None and change is not None and change.is_apart  # by the last change
     cdef object before = None if past is None or known else past.params.get(node)
@@ -655,6 +769,10 @@ cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, in
     cdef Kernel to = kernel
     cdef NodeParams params
     cdef Dimensions size
+    cdef tuple former = None
+    if past is not None and options is not None:
+        raise NotSupportedError("no driver changes cluster, cooperative or priority in an instance; change the definition's "
+                                "node, and call instance.update(definition.graph), or instantiate it anew")
     out_begun[0] = False
     read_launch(graph, node, &params)
     if known:
@@ -666,7 +784,7 @@ cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, in
         size.shared = read_shared(before.shared)
     else:
         size.grid, size.block, size.shared = params.grid, params.block, params.shared_bytes
-        before = launch_of(&params, kernels, change) if asked else None
+        before = launch_of(&params, kernels, change, ()) if asked else None
     if tells:
         after.former = before
     if grid is not None:
@@ -686,8 +804,14 @@ cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, in
         to = make_kernel(None, function, ordinal, f"function {function:#x}", None)
     if to.device_index != ordinal:
         raise ValueError(f"kernel {to.name!r} is on device {to.device_index}, the graph on {ordinal}")
+    if past is None and not (options is None and kernel is None and grid is None and block is None and shared is None):
+        former = options_of(graph, node)
+        require_launchable(to, &size, former if options is None else with_options(former, options))
     gather_uses(after, to, new_arguments, change, None if before is None else before.arguments)
-    to.change_node(graph, exec_, past is None, node, &size, new_arguments, out_begun)
+    if options is None:
+        to.change_node(graph, exec_, past is None, node, &size, new_arguments, out_begun)
+    else:
+        put_launch(graph, exec_, node, to, &size, new_arguments, options, former, &params, out_begun)
     out_begun[0] = exec_ != 0
     if past is not None:  # of others' graph, which stays as it is
         after.is_apart, after.size, after.values = True, size, as_bytes(to, new_arguments)

@@ -86,6 +86,9 @@ cdef struct Dimensions:
     unsigned int[3] block  # threads
     unsigned int shared    # bytes of dynamic shared memory
 
+cdef enum:
+    PORTABLE_CLUSTER = 8  # blocks that a cluster has without being permitted more
+
 cdef inline tuple triple(const unsigned int* lengths):
     return lengths[0], lengths[1], lengths[2]
 

@@ -590,7 +590,6 @@ cdef int note_memory(Parameters parameters, tuple arguments, Stream stream, bint
 
 cdef enum:
     PERMITTED = 48 << 10  # bytes of shared memory that a block has without being permitted more
-    PORTABLE_CLUSTER = 8  # blocks that a cluster has without being permitted more
     RECENT = 4            # names of launches that an error tells
 
 cdef struct Recent:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from accelrt.kernels.limits import Size
 
 MOST = 0x7FFFFFFF  # of a C int
+TOO_MANY_BLOCKS, WRONG_CLUSTERS = 720, 912  # COOPERATIVE_LAUNCH_TOO_LARGE, INVALID_CLUSTER_SIZE
 
 
 def answered(row: str, kernel: Any, facts: tuple[object, ...], *arguments: int) -> Any:
@@ -74,3 +75,23 @@ def cluster_size(kernel: Any, *sizes: int) -> int:
     """sizes: of the grid, of a block, the shared memory."""
     facts = ("grid", sizes[:3], "block", sizes[3:6], "shared", sizes[6])
     return int(answered("occupancy_cluster_size", kernel, facts, kernel.device_index, kernel.handle, *sizes))
+
+
+def require_launchable(
+    kernel: Any, grid: Size, block: Size, shared: int, cluster: Size | None, cooperative: bool | None
+) -> None:
+    """Raises what a launch of these blocks in clusters, or of all of them at once, is refused for."""
+    facts: tuple[object, ...] = ("kernel", kernel.name, "grid", grid, "block", block, "shared", shared)
+    if cluster is not None:
+        if any(length % blocks_of for length, blocks_of in zip(grid, cluster, strict=True)):
+            meaning = "the sides of the grid are no multiples of the cluster's; change the one or the other"
+            raise status_error(WRONG_CLUSTERS, "graph_node_add", (*facts, "cluster", cluster), meaning)
+        if clusters(kernel, *grid, *block, shared, *cluster) == 0:
+            meaning = "nowhere on the device is room for a cluster of such blocks; make one of them smaller"
+            raise status_error(WRONG_CLUSTERS, "graph_node_add", (*facts, "cluster", cluster), meaning)
+    if cooperative:
+        properties = get_device_properties(kernel.device_index)
+        most = blocks(kernel, block, shared) * properties.multi_processor_count
+        if prod(grid) > most:
+            meaning = f"the device runs {most} blocks of such a launch at once; make the grid smaller"
+            raise status_error(TOO_MANY_BLOCKS, "graph_node_add", facts, meaning)

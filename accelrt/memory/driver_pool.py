@@ -124,7 +124,7 @@ class DriverMemory(PoolBlock):
             )
         memory = cls(pool, descriptor.nbytes, pool._stream(stream), True)
         row, device = Rows().pool_pointer_import, memory.device_index
-        code = pool.with_handle(lambda handle: memory.take(row, device, handle, descriptor.payload))
+        code = pool.with_handle(lambda handle: memory._take(row, device, handle, descriptor.payload))
         if code:
             raise status_error(code, "pool_pointer_import", ("device", device, "size", descriptor.nbytes))
         code, start, size = memory._find_range()
@@ -632,7 +632,7 @@ class DriverPool:
         # Only the host's row refuses a capture, which a GPU's has allocate memory of the graph's instead.
         code = CAPTURE_UNSUPPORTED
         if not chosen.is_capturing:
-            code = self.with_handle(lambda handle: memory.take(row, device, order, handle, nbytes))
+            code = self.with_handle(lambda handle: memory._take(row, device, order, handle, nbytes))
         if code:
             meaning = self._lack() if code == OUT_OF_MEMORY else ""
             raise status_error(code, "pool_alloc", ("device", device, "size", nbytes), meaning)

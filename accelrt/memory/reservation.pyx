@@ -17,7 +17,7 @@ from libc.string cimport memset
 
 from accelrt.allocator.audit cimport inspected
 from accelrt.allocator.backing.pages cimport (
-    add_gap, drop_slot, link_segment, link_slot, make_page_for, make_resident, new_segment, open_slots,
+    add_gap, drop_slot, ELSEWHERE, link_segment, link_slot, make_page_for, make_resident, new_segment, open_slots,
     release_page, reserve_addresses, slot_index, unlock_growth, unmap_slot, within_limits,
 )
 from accelrt.allocator.backing.stitching cimport evict, free_block, poll_progress
@@ -31,7 +31,7 @@ from accelrt.allocator.inline.block_map cimport ensure_places
 from accelrt.allocator.inline.block_ops cimport is_quiescent, split_off
 from accelrt.allocator.inline.free_list cimport largest
 from accelrt.allocator.miss cimport (
-    await_all, beside_capture, defer, poll, record_events, release_free, release_own, wait_all,
+    await_all, beside_capture, defer, poll, record_events, release_ended, release_free, release_own, wait_all,
 )
 from accelrt.allocator.pool cimport pool_if_made, pool_of, use_across
 from accelrt.allocator.private.private_types cimport PrivatePool
@@ -43,7 +43,7 @@ from accelrt.allocator.readers import segments
 from accelrt.allocator.sizes cimport LARGE
 from accelrt.allocator.stats cimport ACTIVE_BYTES
 from accelrt.allocator.types cimport EXPANDABLE, FREE, HOLE, LIVE, PLAIN, Block, Heap, Page, Pool, Segment, Slot
-from accelrt.core.integers cimport exact_int
+from accelrt.core.integers cimport checked_address_int, exact_int
 from accelrt.core.locks cimport pthread_mutex_lock
 from accelrt.core.process import call_at_exit, call_at_fork
 from accelrt.devices.device cimport ordinal_of
@@ -51,13 +51,13 @@ from accelrt.driver.guard cimport (
     add_use, begin_slice, drop_use, end_slice, INTERRUPTED, is_main_thread, is_to_end, LOOK_NS, raise_interruption, Use,
 )
 from accelrt.driver.memory cimport MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
-from accelrt.errors import ArgumentError, CudaError, NotSupportedError
+from accelrt.errors import ArgumentError, CudaError
 from accelrt.memory.caching cimport is_lack, raise_refusal, require_native
 from accelrt.memory.caching import views_of_memory
 from accelrt.memory.mempool cimport MemPool, put_to_sleep, read_pool_id, wake_up
 from accelrt.runtime.lifetimes cimport any_capture, record_on
 from accelrt.status cimport (
-    FORKED, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_HOST_MEMORY, POOL_CAP_REACHED, SLEEPING,
+    FORKED, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_HOST_MEMORY, POOL_CAP_REACHED, SLEEPING,
     raise_status, refuse_copy, refuse_unmade,
 )
 from accelrt.streams.stream cimport ordinal_beside, Stream, stream_for, stream_of
@@ -74,14 +74,19 @@ cdef enum:  # answered beside codes of the driver and of status.pxd
     IN_CAPTURE = -103   # its last use waits for the end of a capture
     SHARED = -104       # other processes have it
 
+cdef dict UNRESERVED = {
+    NOT_SUPPORTED: "the device lacks virtual memory, or ACCELRT_ALLOC_CONF turned it off (expandable_segments:False)",
+    ELSEWHERE: "something lies at these addresses, or the device can have no memory there; pass others, or none",
+}
+
 cdef struct Figures:
     size_t committed  # bytes of pages
     size_t ready      # of pages that are mapped and not committed
     size_t pending    # of those that a stream may still use
 
 
-cdef int open_reserved(int device, uint64_t number, uintptr_t stream, size_t room, uintptr_t* out_address) noexcept nogil:
-    # The private pool is retained.
+cdef int open_reserved(int device, uint64_t number, uintptr_t stream, size_t room, uintptr_t* address) noexcept nogil:
+    # The private pool is retained.  The address is the one that is asked for, or 0.
     cdef Pool* pool
     cdef PrivatePool* owner
     cdef Heap* heap = NULL
@@ -93,15 +98,18 @@ cdef int open_reserved(int device, uint64_t number, uintptr_t stream, size_t roo
         return code
     pthread_mutex_lock(&pool.growth)
     lock_all(pool)
+    if address[0]:  # which a closed reservation may have, until memory goes back; beside a capture it keeps them
+        code = release_ended(pool)
     owner = find_private(pool, 0, number)
-    code = heap_of(pool, owner, heap_stream(stream), LARGE, &heap)
+    if code in (0, NOT_READY) or beside_capture(code):
+        code = heap_of(pool, owner, heap_stream(stream), LARGE, &heap)
     if code == 0:
         segment = new_segment(pool, heap, EXPANDABLE)
-        code = NO_HOST_MEMORY if segment == NULL else reserve_addresses(pool, segment, room)
+        code = NO_HOST_MEMORY if segment == NULL else reserve_addresses(pool, segment, room, address[0])
     if code == 0:
         link_segment(pool, segment)
         owner.fixed = True
-        out_address[0] = segment.address
+        address[0] = segment.address
     else:
         free(segment)
     code = inspected(pool, code)
@@ -1208,7 +1216,7 @@ cdef class ReservedView:  # what a Buffer on a Reservation keeps
 
 def reserve(
     nbytes: int, *, page_bytes: int | None = None, ahead: int = 0, device: DeviceArgument | None = None,
-    stream: Stream | int | None = None, limit: int | None = None,
+    stream: Stream | int | None = None, limit: int | None = None, address: int = 0,
 ) -> Reservation:
     """Reserves addresses on a device, ranges of which are then given memory and let go of.
 
@@ -1223,18 +1231,20 @@ def reserve(
         device: int, "cuda:1", ...; None is the stream's device, or the current one.
         stream: Stream or handle as int, in whose order memory is committed and decommitted; None is the current one.
         limit: int, the most bytes of memory; None is no limit of its own.
+        address: int, the first address, a multiple of the granularity, for which the device is waited for; 0: any.
     Returns:
         Reservation; a context manager, which closes it.
     Raises:
         ValueError, TypeError: an argument is out of range or of the wrong kind.
-        NotSupportedError: the device has no virtual memory, expandable_segments:False is set, or the allocator's backend
-            is not accelrt's own.
+        NotSupportedError: the device lacks virtual memory, or expandable_segments:False or a backend of others is set.
         OutOfMemoryError: there are not so many addresses.
+        CudaError: something lies at the addresses from `address` on, or the device can have no memory there.
     """
     cdef Reservation reservation
     cdef object size = exact_int(nbytes, "nbytes", "bytes as int")
     cdef object page = 1 if page_bytes is None else exact_int(page_bytes, "page_bytes", "bytes as int")
     cdef object more = exact_int(ahead, "ahead", "bytes as int")
+    cdef uintptr_t first = checked_address_int(address, "address")
     cdef Pool* pool = NULL
     cdef int ordinal, code
     if size <= 0 or size >> 47 or page <= 0 or page > size or more < 0 or more >> 47:
@@ -1243,13 +1253,14 @@ def reserve(
     require_native("reserve")
     ordinal = ordinal_of(device) if device is not None else ordinal_beside(stream)
     reservation = Reservation.__new__(Reservation)
-    reservation.stream = stream_for(stream, ordinal, "the reservation")
-    reservation.device_index = ordinal
-    reservation.accesses, reservation.turns = {}, RLock()
+    reservation.stream, reservation.device_index = stream_for(stream, ordinal, "the reservation"), ordinal
+    reservation.accesses, reservation.turns, reservation.ptr = {}, RLock(), first
     with nogil:
         code = pool_of(ordinal, &pool)
     if code:
         raise_status(code, "reserve", ("device", ordinal))
+    if first % pool.granule:
+        raise ValueError(f"address is {first:#x}; it has to be a multiple of {pool.granule}, the device's granularity")
     reservation.page_bytes = -(-page // pool.granule) * pool.granule
     reservation.nbytes = -(-size // reservation.page_bytes) * reservation.page_bytes
     reservation.ahead = -(-more // reservation.page_bytes)
@@ -1257,14 +1268,11 @@ def reserve(
     reservation.number = reservation.pool.number
     with nogil:
         code = open_reserved(ordinal, reservation.number, reservation.stream.handle, reservation.nbytes, &reservation.ptr)
-    if code == NOT_SUPPORTED:
-        raise NotSupportedError(
-            f"reserve takes virtual memory, which device {ordinal} lacks, or ACCELRT_ALLOC_CONF turned off "
-            "(expandable_segments:False)", NOT_SUPPORTED, "NOT_SUPPORTED", "reserve")
     if is_lack(code):
         raise_refusal(code, ordinal, reservation.nbytes, reservation.stream.handle)
     if code:
-        raise_status(code, "reserve", ("device", ordinal, "nbytes", reservation.nbytes))
+        raise_status(INVALID_VALUE if code == ELSEWHERE else code, "reserve",
+                     ("device", ordinal, "nbytes", reservation.nbytes, "address", first), UNRESERVED.get(code, ""))
     return reservation
 
 
@@ -1353,10 +1361,8 @@ cdef class PoolCheckpoint:
     def live_addresses(self) -> list[int]:
         """The addresses that are live in this state, in the order of the segments."""
         cdef size_t index
-        return [
-            self.saved.blocks[index].address for index in range(self.saved.block_count)
-            if self.saved.blocks[index].state == LIVE
-        ]
+        return [self.saved.blocks[index].address for index in range(self.saved.block_count)
+                if self.saved.blocks[index].state == LIVE]
 
     @property
     def segments(self) -> list[dict[str, Any]]:
@@ -1367,10 +1373,8 @@ cdef class PoolCheckpoint:
         return [segment_dict(&self.saved, &self.saved.segments[index]) for index in range(self.saved.segment_count)]
 
     def __repr__(self):
-        return (
-            f"<accelrt.memory.PoolCheckpoint of pool {self.pool_id} of device {self.device}: "
-            f"{self.saved.segment_count} segments, {len(self.live_addresses)} live blocks>"
-        )
+        return (f"<accelrt.memory.PoolCheckpoint of pool {self.pool_id} of device {self.device}: "
+                f"{self.saved.segment_count} segments, {len(self.live_addresses)} live blocks>")
 
 
 cdef dict segment_dict(const Saved* saved, const SavedSegment* segment):
@@ -1452,10 +1456,8 @@ def set_checkpoint_state(state: PoolCheckpoint) -> Restored:
     try:
         if code:
             raise_checkpoint_reason(code, "set_checkpoint_state", checked.pool_id, checked.saved.device)
-        return Restored(
-            [turned.live[index] for index in range(turned.live_count)],
-            [turned.freed[index] for index in range(turned.freed_count)],
-        )
+        return Restored([turned.live[index] for index in range(turned.live_count)],
+                        [turned.freed[index] for index in range(turned.freed_count)])
     finally:
         forget_turned(&turned)
 

@@ -535,8 +535,8 @@ cdef class PoolBlock:
             self.address = 0
         return code
 
-    # stub: def take(self, row: Callable[..., tuple[int, int]], *arguments: object) -> int: ...
-    def take(self, row, *arguments):
+    # stub: def _take(self, row: Callable[..., tuple[int, int]], *arguments: object) -> int: ...
+    def _take(self, row, *arguments):
         """Calls a row that answers a code and an address, whose memory it holds from then on, and returns the code."""
         if self.address:
             raise RuntimeError("it has memory; make another one")

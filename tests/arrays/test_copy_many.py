@@ -307,7 +307,147 @@ def test_an_order_of_sources_that_cannot_be_is_refused_with_why():
         accelrt.copy_many([buffer], [pinned], src_access_order="during_api_call")
 
 
+# --- options of each copy ------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_each_copy_may_have_options_of_its_own(data):
+    buffer, pinned = filled()
+    buffer.fill(255)
+    chosen = data.draw(st.lists(st.integers(0, COUNT - 1), unique=True))
+    count = len(chosen)
+    sizes = [data.draw(st.sampled_from([0, 1, PIECE])) for _ in chosen]
+    locations = st.sampled_from([None, "cpu", 0, ("numa", 0)])
+    options = {
+        "dst_location": locations,
+        "src_location": locations,
+        "overlap": st.booleans(),
+        "src_access_order": st.sampled_from(["stream", "any"]),
+    }
+    given_options = {
+        name: data.draw(st.one_of(values, st.lists(values, min_size=count, max_size=count)))
+        for name, values in options.items()
+    }
+    accelrt.copy_many(
+        places(buffer, chosen), places(pinned, chosen), np.array(sizes, np.int64), memory=[buffer, pinned],
+        **given_options,
+    )  # fmt: skip
+    expected = np.full((COUNT, PIECE), 255, np.uint8)
+    for place, size in zip(chosen, sizes, strict=True):
+        expected[place, :size] = place
+    assert (contents(buffer) == expected.ravel()).all()
+
+
+def test_some_sources_are_read_during_the_call_and_others_in_the_streams_order():
+    stream = accelrt.Stream()
+    late, early = accelrt.pinned_empty(100, "u1"), accelrt.pinned_empty((8, 16), "i4")
+    ordinary = np.arange(100, dtype=np.uint8)
+    late[:], early[:] = 1, np.arange(128).reshape(8, 16)
+    apart = accelrt.asarray(early, device="cpu")[:, ::2]
+    targets = [
+        accelrt.Buffer(100),
+        accelrt.zeros((8, 8), "i4"),
+        accelrt.Buffer(100),
+        accelrt.zeros((8, 8), "i4"),
+    ]
+    kept = accelrt.pinned_empty((8, 16), "i4")
+    kept[:] = 5
+    orders = ["stream", "during_api_call", "during_api_call", "stream"]
+    sources = [late, apart, ordinary, accelrt.asarray(kept, device="cpu")[:, ::2]]
+    accelrt.synchronize()
+    with Gate(stream) as gate:
+        try:
+            accelrt.copy_many(targets, sources, stream=stream, src_access_order=orders)
+        except accelrt.NotSupportedError:
+            gate.open.set()
+            pytest.skip("the driver reads sources in the stream's order alone")
+        late[:], early[:], ordinary[:], kept[:] = 2, 0, 0, 6
+        gate.open.set()
+    stream.synchronize()
+    assert (contents(targets[0]) == 2).all()
+    assert (targets[1].numpy() == np.arange(128).reshape(8, 16)[:, ::2]).all()
+    assert (contents(targets[2]) == np.arange(100)).all()
+    assert (targets[3].numpy() == 6).all()
+
+
+def test_memory_whose_source_is_read_later_stays_until_then():
+    stream = accelrt.Stream()
+    now, later = accelrt.PinnedBuffer(PIECE), accelrt.PinnedBuffer(PIECE)
+    targets = [accelrt.Buffer(PIECE), accelrt.Buffer(PIECE)]
+    addresses = now.ptr, later.ptr
+    accelrt.synchronize()
+    with Gate(stream) as gate:
+        try:
+            accelrt.copy_many(
+                targets, [now, later], stream=stream, src_access_order=["during_api_call", "stream"]
+            )
+        except accelrt.NotSupportedError:
+            gate.open.set()
+            pytest.skip("the driver reads sources in the stream's order alone")
+        now.free()
+        later.free()
+        again = [accelrt.PinnedBuffer(PIECE) for _ in range(3)]
+        assert addresses[0] in [each.ptr for each in again]
+        assert addresses[1] not in [each.ptr for each in again]
+        gate.open.set()
+    stream.synchronize()
+
+
+@in_own_process(ACCELRT_SANITIZE="raise")
+def test_the_race_detector_hears_of_each_copy_when_its_source_is_read():
+    first, second = accelrt.Stream(), accelrt.Stream()
+    now, later, targets = (
+        accelrt.PinnedBuffer(64),
+        accelrt.PinnedBuffer(64),
+        [accelrt.Buffer(64), accelrt.Buffer(64)],
+    )
+    for stream in (first, second):
+        stream.wait_stream(accelrt.current_stream())
+    accelrt.copy_many(targets, [now, later], stream=first, src_access_order=["during_api_call", "stream"])
+    accelrt.fill(now, 1, stream=second)  # it was read
+    with pytest.raises(accelrt.RaceError):
+        accelrt.fill(later, 1, stream=second)
+    accelrt.synchronize()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"overlap": [True]}, ValueError, "there are options of 1 copies and 2 copies; pass one for each"),
+        (
+            {"overlap": [True] * 2, "src_location": [0] * 3},
+            ValueError,
+            "src_location has 3 options and overlap 2",
+        ),
+        ({"src_location": ["cpu", "disk"]}, ValueError, "disk"),
+        ({"dst_location": [None, ("numa", -1)]}, ValueError, r"the node of dst_location\[1\] is -1"),
+        ({"src_access_order": ["stream", 1]}, ValueError, r"src_access_order\[1\] is 1; pass 'stream', "),
+        (
+            {"src_access_order": ["any", "during_api_call"]},
+            ValueError,
+            r"srcs\[0\] is host memory that is not page-l",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_the_copies_are_refused(options, error, words):
+    targets, sources = [accelrt.Buffer(4), accelrt.Buffer(4)], [np.zeros(4, np.uint8), np.zeros(4, np.uint8)]
+    with pytest.raises(error, match=words):
+        accelrt.copy_many(targets, sources, **options)
+
+
+def test_named_ordinary_memory_needs_all_sources_to_be_read_during_the_call():
+    buffer, ordinary = accelrt.Buffer(8), np.zeros(8, np.uint8)
+    sources = [ordinary.ctypes.data, ordinary.ctypes.data + 4]
+    with pytest.raises(ValueError, match=r"memory\[0\] is host memory that is not page-locked"):
+        accelrt.copy_many(
+            [buffer.ptr, buffer.ptr + 4], sources, 4, memory=[ordinary],
+            src_access_order=["during_api_call", "stream"],
+        )  # fmt: skip
+
+
 def test_nothing_is_copied_by_an_empty_batch():
+    accelrt.copy_many([], [], overlap=[], src_location=[])
     accelrt.copy_many([], [])
     accelrt.copy_many(np.empty(0, np.uint64), np.empty(0, np.uint64), 16)
     accelrt.copy_many([accelrt.Buffer(0)], [accelrt.Buffer(0)])

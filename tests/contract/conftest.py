@@ -38,6 +38,7 @@ MADE_BY = {
 }
 ALSO_MADE_BY = {
     "managed_alloc": "memory_alloc",
+    "address_reserve_at": "address_reserve",
     "physical_import": "physical_create",
     "ipc_event_open": "event_create",
     "graph_create": "capture_end",

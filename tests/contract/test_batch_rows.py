@@ -20,11 +20,35 @@ def addresses(values):
     return np.asarray(values, np.uint64)
 
 
-def batch(rows, stream, dsts, srcs, sizes, locations=(0, 0), flags=0, order=IN_ORDER):
+class CopyRun(ctypes.Structure):
+    """CopyRun of accelrt/driver/memory.pxd."""
+
+    _fields_ = (
+        ("first", ctypes.c_size_t),
+        ("dst_location", ctypes.c_uint64),
+        ("src_location", ctypes.c_uint64),
+        ("flags", ctypes.c_uint),
+        ("order", ctypes.c_int),
+    )
+
+
+def runs_of(*runs):
+    """The rows' array of how copies are made, each (first, two locations, flags, order)."""
+    return (CopyRun * len(runs))(*[CopyRun(*run) for run in runs])
+
+
+def batch(rows, stream, dsts, srcs, sizes, locations=(0, 0), flags=0, order=IN_ORDER, runs=None):
     """What the row answers: its status and how many copies were put in."""
     arrays = [addresses(values) for values in (dsts, srcs, sizes)]
     pointers = [array.ctypes.data for array in arrays]
-    return rows.copy_batch(0, stream, *pointers, len(arrays[0]), *locations, flags, order)
+    runs = runs_of(*(((0, *locations, flags, order),) if runs is None else runs))
+    return rows.copy_batch(0, stream, *pointers, len(arrays[0]), ctypes.addressof(runs), len(runs))
+
+
+def batch_3d(rows, stream, copies, count, *runs):
+    """The same of PitchedCopy, in the stream's order unless runs say other."""
+    runs = runs_of(*(runs or ((0, 0, 0, 0, IN_ORDER),)))
+    return rows.copy_batch_3d(0, stream, ctypes.addressof(copies), count, ctypes.addressof(runs), len(runs))
 
 
 def pitched(*copies):
@@ -88,7 +112,7 @@ def test_a_captured_batch_of_rows_has_a_node_for_each_copy(rows, device, stream)
     graph = captured(
         rows,
         stream,
-        lambda: rows.ok("copy_batch_3d", 0, stream, ctypes.addressof(copies), 3, 0, 0, 0, IN_ORDER),
+        lambda: batch_3d(rows, stream, copies, 3) == (0, 3),
     )
     assert rows.ok("graph_node_count", graph) == 3
     rows.ok("graph_destroy", graph)
@@ -102,7 +126,7 @@ def test_a_batch_of_rows_and_slices_copies_each(rows, device, pinned, stream, le
     copies = pitched(
         (device, 16, 4, address, 32, 5, 8, 4, 3), (device + 4096, 100, 1, address + 512, 64, 1, 60, 9, 1)
     )
-    assert rows.copy_batch_3d(0, on, ctypes.addressof(copies), 2, 0, 0, 0, IN_ORDER) == (0, 2)
+    assert batch_3d(rows, on, copies, 2) == (0, 2)
     rows.ok("stream_synchronize", 0, on)
     expected = np.zeros(SIZE, np.uint8)
     view = np.lib.stride_tricks.as_strided
@@ -146,7 +170,7 @@ def test_rows_and_slices_that_are_read_during_the_call_may_change_after_it(rows,
     before = bytes_.copy()
     copies = pitched((device, 60, 1, address + 512, 64, 1, 60, 9, 1))
     gate = rows.gate(stream)
-    code, done = rows.copy_batch_3d(0, stream, ctypes.addressof(copies), 1, 0, 0, 0, DURING_CALL)
+    code, done = batch_3d(rows, stream, copies, 1, (0, 0, 0, 0, DURING_CALL))
     bytes_[:] = 7
     gate.set()
     rows.ok("stream_synchronize", 0, stream)
@@ -161,7 +185,7 @@ def test_no_capture_and_no_legacy_stream_reads_sources_during_the_call(rows, dev
 
     def refused(on):
         assert batch(rows, on, [device], [pinned[0]], [PIECE], order=DURING_CALL) == (NOT_SUPPORTED, 0)
-        refusal = rows.copy_batch_3d(0, on, ctypes.addressof(copies), 1, 0, 0, 0, DURING_CALL)
+        refusal = batch_3d(rows, on, copies, 1, (0, 0, 0, 0, DURING_CALL))
         assert refusal == (NOT_SUPPORTED, 0)
 
     refused(0)
@@ -173,6 +197,56 @@ def test_no_capture_and_no_legacy_stream_reads_sources_during_the_call(rows, dev
 @pytest.mark.parametrize("order", [0, 4])
 def test_an_order_that_is_none_is_refused(rows, device, pinned, stream, order):
     assert batch(rows, stream, [device], [pinned[0]], [PIECE], order=order)[0] == INVALID_VALUE
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_runs_of_copies_have_hints_of_their_own(rows, device, pinned, stream, legacy):
+    address, bytes_ = pinned
+    on = 0 if legacy else stream
+    runs = [(0, 0, 0, 0, IN_ORDER), (5, 1 << 32, 2 << 32, 1, AT_ANY_TIME), (5, 0, 2 << 32, 0, IN_ORDER)]
+    runs += [(first, 0, 0, first % 2, AT_ANY_TIME) for first in range(6, COUNT)]
+    assert batch(rows, on, *turned(device, address), runs=runs) == (0, COUNT)
+    rows.ok("stream_synchronize", 0, on)
+    expected = bytes_[: COUNT * PIECE].reshape(COUNT, PIECE)[::-1].ravel()
+    assert (rows.read(device, COUNT * PIECE) == expected).all()
+
+
+def test_the_sources_of_some_runs_are_read_during_the_call(rows, device, pinned, stream):
+    address, bytes_ = pinned
+    ordinary = np.arange(PIECE, dtype=np.uint16).view(np.uint8)[:PIECE]
+    expected = ordinary.copy()
+    rows.ok("fill", 0, stream, device, 0, 1, 4 * PIECE)
+    gate = rows.gate(stream)
+    sources = [address, ordinary.ctypes.data, address + PIECE]
+    runs = [(0, 0, 0, 0, IN_ORDER), (1, 0, 0, 0, DURING_CALL), (2, 0, 0, 0, IN_ORDER)]
+    targets = [device, device + PIECE, device + 2 * PIECE]
+    code, _ = batch(rows, stream, targets, sources, [PIECE] * 3, runs=runs)
+    ordinary[:] = 7
+    bytes_[:] = 8
+    gate.set()
+    takes_sources_at_once(code)
+    rows.ok("stream_synchronize", 0, stream)
+    read = rows.read(device, 3 * PIECE)
+    assert (read[PIECE : 2 * PIECE] == expected).all()
+    assert (read[:PIECE] == 8).all()
+    assert (read[2 * PIECE :] == 8).all()
+
+
+def test_rows_and_slices_have_runs_too(rows, device, pinned, stream):
+    address, bytes_ = pinned
+    before = bytes_.copy()
+    copies = pitched(*[(device + n * 4096, 64, 1, address + n * 4096, 64, 1, 64, 2, 1) for n in range(3)])
+    runs = [(0, 0, 0, 0, IN_ORDER), (1, 1 << 32, 0, 0, AT_ANY_TIME), (2, 0, 2 << 32, 1, IN_ORDER)]
+    assert batch_3d(rows, stream, copies, 3, *runs) == (0, 3)
+    rows.ok("stream_synchronize", 0, stream)
+    for n in range(3):
+        assert (rows.read(device + n * 4096, 128) == before[n * 4096 :][:128]).all()
+
+
+def test_runs_that_are_none_are_refused(rows, device, pinned, stream):
+    places = [device], [pinned[0]], [PIECE]
+    for runs in ([], [(1, 0, 0, 0, IN_ORDER)], [(0, 0, 0, 0, IN_ORDER), (0, 0, 0, 0, 4)]):
+        assert batch(rows, stream, *places, runs=runs) == (INVALID_VALUE, 0)
 
 
 def test_a_batch_of_nothing_is_none(rows, device, stream):
@@ -191,7 +265,7 @@ def test_what_is_no_memory_is_refused_before_anything_is_put_in(rows, on_host, d
 
 def test_a_stream_and_a_device_that_are_none_are_refused(rows, on_host, device, pinned, stream):
     assert batch(rows, 0xDEAD0, [device], [pinned[0]], [PIECE]) == (INVALID_HANDLE, 0)
-    assert rows.copy_batch(64, stream, 0, 0, 0, 0, 0, 0, 0, IN_ORDER)[0] == INVALID_DEVICE
+    assert rows.copy_batch(64, stream, 0, 0, 0, 0, 0, 0)[0] == INVALID_DEVICE
 
 
 def test_a_thread_without_a_context_puts_a_batch_in(rows, device, pinned, stream):

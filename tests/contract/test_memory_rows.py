@@ -186,6 +186,28 @@ def test_odd_sizes_are_refused(rows, page):
     assert rows.address_reserve(0, 0)[0] == INVALID_VALUE
 
 
+def test_addresses_are_reserved_where_they_are_wanted_or_elsewhere(rows, page):
+    room = rows.ok("address_reserve", 8 * page, 0)
+    rows.ok("address_free", room, 8 * page)
+    middle = rows.ok("address_reserve_at", 2 * page, page, room + 2 * page)
+    assert middle == room + 2 * page
+    other = rows.ok("address_reserve_at", 2 * page, page, room + 3 * page)
+    assert other not in (0, room + 3 * page)
+    assert other % page == 0
+    left = next(
+        at for at in range(room + 4 * page, room + 8 * page, page) if not other <= at < other + 2 * page
+    )
+    last = rows.ok("address_reserve_at", page, page, left)
+    assert last == left
+    handle = rows.kept("physical_create", 0, 2 * page, False)
+    mapped(rows, middle, 2 * page, handle)
+    rows.ok("fill", 0, 0, middle, 5, 1, 2 * page)
+    assert (rows.read(middle + page, 4096) == 5).all()
+    rows.ok("memory_unmap", middle, 2 * page)
+    for address, size in ((middle, 2 * page), (other, 2 * page), (last, page)):
+        rows.ok("address_free", address, size)
+
+
 def test_addresses_alone_cost_nothing(rows, page):
     costs = []
     while 0 not in costs and len(costs) < 50:  # of a GPU other processes take memory meanwhile

@@ -15,13 +15,14 @@ FOREIGN, OTHER = 0xF001, 0xE000  # contexts of other libraries, of the second de
 NOTHING = (1 << 64) - 1  # no call was made that wants a context
 A_COPY = (ctypes.c_size_t * 9)(0x1000, 64, 1, 0x2000, 64, 1, 8, 4, 1)  # of rows
 ADDRESS, CREATED, CAPTURING, PER_THREAD = 0x1000, 0x300, 0x777, 2
+A_RUN = (ctypes.c_size_t * 4)(0, 0, 0, 1 << 32)  # of copies in the stream's order
 RANGE = (ctypes.c_size_t * 3)(ADDRESS, 4096, 2)  # of managed memory: the host's, node 0
 
 # Rows that make no call which wants a context, by the documentation of the functions that they call.
 FREE = {
     "open", "close", "driver_version", "device_count", "device_name", "device_uuid", "device_pci_bus_id",
     "device_attribute", "device_memory", "current_device", "set_device", "can_access_peer", "granularity",
-    "address_reserve", "address_free", "context_active", "event_query",
+    "address_reserve", "address_reserve_at", "address_free", "context_active", "event_query",
     "capture_status", "capture_mode_exchange", "event_synchronize", "module_loading", "stream_is_capturing",
     "graph_memory_get", "graph_memory_reset", "graph_memory_trim", "default_pool",
     "managed_pool_create", "pinned_pool_create", "pool_access_get", "pool_access_set",
@@ -63,7 +64,8 @@ def arguments(row):
         "first": 1,
         "second": 0,
         "ranges": ctypes.addressof(RANGE),
-        "order": 1,
+        "runs": ctypes.addressof(A_RUN),
+        "run_count": 1,
     }
     if row.name == "pinned_pool_create":
         values.update(kind=3, node=0, shared=0)
@@ -73,6 +75,8 @@ def arguments(row):
         values["kind"] = 2
     if row.name.startswith("stream_attribute"):
         values["attribute"] = 9  # memory synchronisation domains
+    if row.name.startswith("kernel_node_attribute"):
+        values["attribute"] = 4  # clusters
     for name in ("dst_on", "peer", "fn", "data", "arguments", "nodes", "origins", "targets", "room", "keep"):
         values[name] = 0
     values.update(after=0, params=ctypes.addressof(EMPTY_NODE))

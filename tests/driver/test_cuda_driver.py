@@ -267,17 +267,21 @@ def test_a_driver_that_cannot_discard_says_so(library):
     in_child(no_discards, LD_LIBRARY_PATH=str(library), FAKE_MISSING="cuMemDiscardBatchAsync")
 
 
-def copied(rows, fake, stream, pitched=False, locations=(0, 0), flags=0, count=2, order=1):
+def copied(rows, fake, stream, pitched=False, locations=(0, 0), flags=0, count=2, order=1, runs=()):
     """The calls that a batch of copies takes, and what the row answers."""
+    runs = runs or ((0, *locations, flags, order),)  # as CopyRun of driver/memory.pxd
+    words = [word for first, dst, src, flag, kind in runs for word in (first, dst, src, flag | kind << 32)]
+    made = (ctypes.c_uint64 * len(words))(*words)
+    told = ctypes.addressof(made), len(runs)
     text = ctypes.create_string_buffer(1 << 16)
     numbers = (ctypes.c_size_t * count)(*range(DEVICE, DEVICE + 64 * count, 64))
     rows_of = (ctypes.c_size_t * 18)(*(DEVICE, 32, 5, DEVICE + 64, 16, 4, 8, 3, 2) * 2)
     fake.fake_calls(text)
     if pitched:
-        code_and_done = rows.copy_batch_3d(0, stream, ctypes.addressof(rows_of), 2, *locations, flags, order)
+        code_and_done = rows.copy_batch_3d(0, stream, ctypes.addressof(rows_of), 2, *told)
     else:
         arrays = [ctypes.addressof(numbers)] * 3
-        code_and_done = rows.copy_batch(0, stream, *arrays, count, *locations, flags, order)
+        code_and_done = rows.copy_batch(0, stream, *arrays, count, *told)
     fake.fake_calls(text)
     return code_and_done, text.value.decode().splitlines()
 
@@ -317,6 +321,24 @@ def batches(form, one_by_one):
     )
     if form:
         assert copied(rows, fake, 0x888)[0] == (INVALID_VALUE, 0)
+        # The second of the two that begin at 1 counts; the run that 64 is in goes on in the next call.
+        runs = (
+            (0, 0, 0, 0, 1),
+            (1, 0, 0, 0, 2),
+            (1, 1 << 32, 0, 0, 3),
+            (3, 0, 2 << 32, 1, 1),
+            (66, 0, 0, 0, 1),
+        )
+        assert copied(rows, fake, 0x300, count=67, runs=runs) == (
+            (0, 67),
+            [
+                f"{form} 64 {plain}",
+                "from 1: order 3, src 0 0, dst 1 0, flags 0",
+                "from 3: order 1, src 2 0, dst 0 0, flags 1",
+                f"{form} 3 on 0x300: order 1, src 2 0, dst 0 0, flags 1",
+                "from 2: order 1, src 0 0, dst 0 0, flags 0",
+            ],
+        )
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ MAKERS = {
     "managed_pool_alloc": (0, 0, MIB),
     "host_alloc": (0, MIB),
     "address_reserve": (2 * MIB, 0),
+    "address_reserve_at": (2 * MIB, 0, 0),
     "physical_create": (0, 2 * MIB, True),
     "stream_create": (0, 1, 0),
     "event_create": (0, 2),

@@ -365,7 +365,6 @@ LEFT_OUT = {
     "DriverPool.error": "makes an error",
     "DriverPool.from_allocation_handle": "of another process",
     "DriverMemory.from_ipc_descriptor": "of another process",
-    "DriverMemory.take": "of what has no memory yet",
     "PinnedBuffer.share": "of memory that was made for that alone",
     "Event.from_ipc_handle": "of another process",
     "Event.ipc_handle": "of another process",

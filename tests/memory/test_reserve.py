@@ -12,7 +12,7 @@ import threading
 import numpy as np
 import pytest
 from beside import Gate, park
-from child import in_own_process
+from child import in_own_process, wrap_host
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -546,6 +546,105 @@ def test_what_is_dropped_gives_its_memory_back():
 def test_plain_segments_have_none():
     with pytest.raises(accelrt.NotSupportedError, match="virtual memory"):
         accelrt.reserve(1 << 20)
+
+
+def free_place():
+    """Addresses that are free just now, far from where drivers put what they choose themselves."""
+    with accelrt.reserve(1 << 40) as wide:
+        return wide.ptr + (1 << 39)
+
+
+def test_addresses_are_the_ones_that_are_asked_for():
+    page, place = page_bytes(), free_place()
+    with accelrt.reserve(4 * page, address=place) as cache:
+        assert (cache.ptr, cache.nbytes) == (place, 4 * page)
+        cache.commit(page, page)
+        fill(cache, 1, 7)
+        assert value_at(cache, 1) == 7
+        with accelrt.reserve(2 * page, address=place + 4 * page) as other:
+            assert other.ptr == place + 4 * page
+            other.commit()
+            fill(other, 0, 8)
+            assert (value_at(cache, 1), value_at(other, 0)) == (7, 8)
+        memory.audit()
+    with accelrt.reserve(4 * page, address=place) as again:
+        assert again.ptr == place
+        again.commit()
+        fill(again, 3, 9)
+        assert value_at(again, 3) == 9
+
+
+def test_addresses_that_something_has_are_refused():
+    page, place = page_bytes(), free_place()
+    accelrt.empty_cache()
+    before = accelrt.memory_stats()["reserved_addresses"]
+    with accelrt.reserve(4 * page, address=place):
+        for wanted, pages in ((place, 1), (place + 3 * page, 4), (place - page, 2)):
+            with pytest.raises(accelrt.CudaError, match="something lies at these addresses") as refused:
+                accelrt.reserve(pages * page, address=wanted)
+            assert refused.value.name == "INVALID_VALUE"
+        assert accelrt.memory_stats()["reserved_addresses"] == before + 4 * page
+    accelrt.empty_cache()
+    assert accelrt.memory_stats()["reserved_addresses"] == before
+
+
+def test_addresses_of_a_reservation_of_the_process_that_nothing_has_are_given(cache):
+    page = cache.page_bytes
+    beside = accelrt.reserve(4 * page)  # of the same reservation of the driver's
+    place = beside.ptr
+    beside.close()
+    with accelrt.reserve(2 * page, address=place + page) as chosen:
+        assert chosen.ptr == place + page
+        chosen.commit()
+        fill(chosen, 1, 3)
+        assert value_at(chosen, 1) == 3
+        memory.audit()
+        with pytest.raises(accelrt.CudaError, match="something lies"):
+            accelrt.reserve(2 * page, address=place)
+
+
+def test_beside_a_capture_a_closed_reservation_keeps_its_addresses():
+    page, place, other = page_bytes(), free_place(), accelrt.Buffer(16)
+    accelrt.empty_cache()
+    accelrt.reserve(page, address=place).close()
+    graph = accelrt.CUDAGraph()
+    with accelrt.graph(graph, stream=accelrt.Stream()):
+        other.fill(1)
+        with pytest.raises(accelrt.CudaError, match="something lies"):
+            accelrt.reserve(page, address=place)
+        beside = accelrt.reserve(page, address=place + page)
+        assert beside.ptr == place + page
+        beside.close()
+    graph.replay()
+    with accelrt.reserve(page, address=place) as again:
+        assert again.ptr == place
+
+
+@pytest.mark.parametrize("address", [4096, -1, 1 << 64])
+def test_what_is_no_address_of_a_page_is_refused(address):
+    page_bytes()
+    with pytest.raises(ValueError, match="address is"):
+        accelrt.reserve(1 << 20, address=address)
+    with pytest.raises(TypeError, match="address is 'here'"):
+        accelrt.reserve(1 << 20, address="here")
+
+
+@in_own_process(printing="")
+def test_a_call_that_fails_leaves_no_addresses_reserved():
+    wrap_host()
+    page, place = page_bytes(), free_place()
+    taken = accelrt.reserve(page, address=place)
+    accelrt.empty_cache()
+    before, failures = accelrt.memory_stats()["reserved_addresses"], 0
+    for _, error in testing.failing_calls(lambda: accelrt.reserve(2 * page, address=place + page).close()):
+        failures += error is not None
+        accelrt.empty_cache()
+        assert accelrt.memory_stats()["reserved_addresses"] == before
+        memory.audit()
+    assert failures >= 1
+    with testing.failing(1, rows=["address_free"]), pytest.raises(accelrt.CudaError):
+        accelrt.reserve(2 * page, address=place - page)  # the driver gives others, which do not go back
+    taken.close()
 
 
 def test_threads_commit_and_decommit_side_by_side():

@@ -12,6 +12,7 @@ from accelrt.driver.table cimport Table
 
 cdef enum:
     STUCK_PARTS = 100  # pages are to fit closely where more than this part of the reserved bytes is stuck (Pool)
+    ELSEWHERE = -111   # answered beside codes of the driver and of status.pxd: the addresses that are wanted are not free
 
 cdef bint takes_plain(const Pool* pool, const Heap* heap) noexcept nogil  # the heap grows by plain segments
 cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil
@@ -56,7 +57,8 @@ cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil  # numbers, 
 cdef void drop_slot(Slot* slot) noexcept nogil  # out of its page's list
 cdef size_t slot_index(const Segment* segment, uintptr_t address) noexcept nogil  # first at or after it; slot_count: none
 cdef Segment* new_segment(Pool* pool, Heap* heap, int shape) noexcept nogil  # NULL: no host memory
-cdef int reserve_addresses(Pool* pool, Segment* segment, size_t room) noexcept nogil
+# Those from `at` on, unless it is 0, whose status is ELSEWHERE where something else lies there.
+cdef int reserve_addresses(Pool* pool, Segment* segment, size_t room, uintptr_t at) noexcept nogil
 cdef int free_addresses(Pool* pool, Segment* segment) noexcept nogil
 cdef void make_resident(Pool* pool, Slot* slot) noexcept nogil  # its page, here and free; no growth lock
 

@@ -626,19 +626,28 @@ cdef bint take_addresses(Pool* pool, size_t count, uintptr_t* out_address) noexc
 cdef int reserve(Pool* pool, void* about) noexcept nogil:
     # Run by call_unlocked, outside the exclusive section.
     cdef Reservation* reservation = <Reservation*>about
-    return pool.table.address_reserve(reservation.granules * pool.granule, pool.granule, &reservation.address)
+    cdef size_t size = reservation.granules * pool.granule
+    cdef uintptr_t at = reservation.address
+    cdef int code
+    if at == 0:
+        return pool.table.address_reserve(size, pool.granule, &reservation.address)
+    code = pool.table.address_reserve_at(size, pool.granule, at, &reservation.address)
+    if code == 0 and reservation.address != at:
+        code = pool.table.address_free(reservation.address, size)
+        code = code if code else ELSEWHERE
+    return code
 
 
-cdef int add_reservation(Pool* pool, size_t count) noexcept nogil:
-    # Reserves so many granules of addresses.
+cdef int add_reservation(Pool* pool, size_t count, uintptr_t at) noexcept nogil:
+    # Reserves so many granules of addresses, which begin at `at`, unless that is 0.
     cdef Reservation** link = &pool.reservations
     cdef Reservation* reservation = <Reservation*>calloc(1, sizeof(Reservation) + count // 64 * sizeof(uint64_t))
     cdef int code
     if reservation == NULL:
         return NO_HOST_MEMORY
-    reservation.granules = count
+    reservation.granules, reservation.address = count, at
     code = call_unlocked(pool, reserve, reservation)
-    pool.stats.virtual_memory_calls += 1
+    pool.stats.virtual_memory_calls += 2 if code == ELSEWHERE else 1
     if code:
         free(reservation)
         return code
@@ -648,14 +657,37 @@ cdef int add_reservation(Pool* pool, size_t count) noexcept nogil:
     return 0
 
 
-cdef int reserve_addresses(Pool* pool, Segment* segment, size_t room) noexcept nogil:
+cdef int take_addresses_at(Pool* pool, size_t count, uintptr_t at) noexcept nogil:
+    # From the reservation that they are in, or from one of their own.
+    cdef Reservation* reservation = pool.reservations
+    cdef size_t first, index
+    cdef int code
+    while reservation != NULL and at - reservation.address >= reservation.granules * pool.granule:
+        reservation = reservation.after
+    if reservation == NULL:
+        code = add_reservation(pool, count, at)
+        return code if code else take_addresses_at(pool, count, at)
+    first = (at - reservation.address) // pool.granule
+    if reservation.granules - first < count:
+        return ELSEWHERE
+    for index in range(first, first + count):
+        if reservation.used[index // 64] >> (index % 64) & 1:
+            return ELSEWHERE
+    mark_run(reservation, first, count, True)
+    return 0
+
+
+cdef int reserve_addresses(Pool* pool, Segment* segment, size_t room, uintptr_t at) noexcept nogil:
     # Takes room bytes of addresses for the segment; a driver call is made outside the exclusive section.
     cdef size_t count = room // pool.granule
     cdef int code = 0
-    if not take_addresses(pool, count, &segment.address):
-        code = add_reservation(pool, max(count, <size_t>RESERVED))
+    if at:
+        segment.address = at
+        code = take_addresses_at(pool, count, at)
+    elif not take_addresses(pool, count, &segment.address):
+        code = add_reservation(pool, max(count, <size_t>RESERVED), 0)
         if code and code != NO_HOST_MEMORY and count < RESERVED:  # a limit on the process's addresses, say
-            code = add_reservation(pool, count)
+            code = add_reservation(pool, count, 0)
         if code == 0:
             take_addresses(pool, count, &segment.address)
     if code == 0:
@@ -1179,7 +1211,7 @@ cdef int ensure_capacity(Pool* pool, Heap* heap, size_t need) noexcept nogil:
     expandable = new_segment(pool, heap, EXPANDABLE)
     if expandable == NULL:
         return NO_HOST_MEMORY
-    code = reserve_addresses(pool, expandable, max(room, need))
+    code = reserve_addresses(pool, expandable, max(room, need), 0)
     if code:
         free(expandable)
         return code

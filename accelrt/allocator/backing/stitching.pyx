@@ -1115,7 +1115,7 @@ cdef int make_stitched(Pool* pool, Heap* heap, Page** pages, size_t count) noexc
     pool.next_serial += 1
     evict_all(pool, old_slots, count)
     link_stitched(pool, stitched)
-    code = reserve_addresses(pool, stitched, size)
+    code = reserve_addresses(pool, stitched, size, 0)
     for index in range(count):
         if code == 0:
             code = add_slot(stitched, pages[index])

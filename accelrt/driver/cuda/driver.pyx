@@ -39,17 +39,19 @@ from accelrt.driver.cuda.types cimport (
     CUDA_KERNEL_NODE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D_v2, CUDA_MEMSET_NODE_PARAMS, CUdevice,
     CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphConditionalHandle, CUgraphEdgeData, CUgraphExec,
     CUgraphExecUpdateResultInfo, CUgraphMem_attribute, CUgraphNode, CUgraphNodeParams, CUgraphNodeType, CUhostFn,
-    CUipcEventHandle, CUipcMemHandle, CUjit_option, CUlaunchAttribute, CUlaunchConfig, CUmemAccessDesc,
-    CUmemGenericAllocationHandle, CUmodule, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, cuuint64_t,
+    CUipcEventHandle, CUipcMemHandle, CUjit_option, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUlaunchConfig, CUmemAccessDesc, CUmemGenericAllocationHandle, CUmodule, CUstream, CUstreamCaptureMode,
+    CUstreamCaptureStatus, cuuint64_t,
 )
 from accelrt.driver.guard cimport (
     enter_asking, go_relaxed, INTERRUPTED, is_interruptible, leave_asking, pause_on, poll, poll_briefly, restore_mode,
 )
 from accelrt.driver.managed cimport LOCATION_HOST
 from accelrt.driver.node_params cimport (
-    ALLOCATE_HOST, ALLOCATE_MANAGED, host_fn, LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, NODE_ALLOCATE, NODE_CHILD,
-    NODE_CONDITION, NODE_COPY, NODE_EMPTY, NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL, NODE_RECORD, NODE_WAIT, NodeParams,
-    SIDES_ASKED, SIDES_DST, SIDES_SRC,
+    ALLOCATE_HOST, ALLOCATE_MANAGED, ATTRIBUTE_CLUSTER, ATTRIBUTE_COOPERATIVE, ATTRIBUTE_PRIORITY, host_fn,
+    LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, NODE_ALLOCATE, NODE_CHILD, NODE_CONDITION, NODE_COPY, NODE_EMPTY,
+    NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL, NODE_RECORD, NODE_WAIT, NodeParams, SIDES_ASKED, SIDES_DST,
+    SIDES_SRC,
 )
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, LOG_BYTES, TEXT_BYTES, Table
@@ -713,6 +715,37 @@ cdef int set_kernel_node(uintptr_t exec_, uintptr_t node, const NodeParams* para
     if exec_:
         return cuGraphExecKernelNodeSetParams(<CUgraphExec>exec_, <CUgraphNode>node, &launched)
     return cuGraphKernelNodeSetParams(<CUgraphNode>node, &launched)
+
+
+cdef int kernel_node_attribute_set_entered(uintptr_t node, int attribute, int x, int y, int z) noexcept nogil:
+    cdef CUlaunchAttributeValue value
+    memset(&value, 0, sizeof(value))
+    if attribute == ATTRIBUTE_COOPERATIVE:
+        value.cooperative = x
+    elif attribute == ATTRIBUTE_CLUSTER:
+        value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = x, y, z
+    elif attribute == ATTRIBUTE_PRIORITY:
+        value.priority = x
+    else:
+        return INVALID_VALUE
+    return cuGraphKernelNodeSetAttribute(<CUgraphNode>node, <CUlaunchAttributeID>attribute, &value)
+
+
+cdef int kernel_node_attribute_get_entered(
+    uintptr_t node, int attribute, int* out_x, int* out_y, int* out_z
+) noexcept nogil:
+    cdef CUlaunchAttributeValue value
+    cdef int code = INVALID_VALUE
+    memset(&value, 0, sizeof(value))
+    if attribute in (ATTRIBUTE_COOPERATIVE, ATTRIBUTE_CLUSTER, ATTRIBUTE_PRIORITY):
+        code = cuGraphKernelNodeGetAttribute(<CUgraphNode>node, <CUlaunchAttributeID>attribute, &value)
+    if code:
+        return code
+    if attribute == ATTRIBUTE_CLUSTER:
+        out_x[0], out_y[0], out_z[0] = value.clusterDim.x, value.clusterDim.y, value.clusterDim.z
+    else:
+        out_x[0] = value.cooperative if attribute == ATTRIBUTE_COOPERATIVE else value.priority
+    return SUCCESS
 
 
 cdef int read_copy_node(uintptr_t node, NodeParams* params) noexcept nogil:

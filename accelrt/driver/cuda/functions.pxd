@@ -54,7 +54,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuMemGetAllocationGranularity_v10020)(
         size_t*, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) noexcept nogil  # granularity
     ctypedef int (*PFN_cuMemAddressReserve_v10020)(
-        CUdeviceptr*, size_t, size_t, CUdeviceptr, unsigned long long) noexcept nogil  # no context: address_reserve(out_address, size, alignment, 0, 0)  # no-cython-lint
+        CUdeviceptr*, size_t, size_t, CUdeviceptr, unsigned long long) noexcept nogil  # no context: address_reserve(out_address, size, alignment, 0, 0), address_reserve_at(out_address, size, alignment, at, 0)  # no-cython-lint
     ctypedef int (*PFN_cuMemAddressFree_v10020)(
         CUdeviceptr, size_t) noexcept nogil  # no context: address_free(address, size)
     ctypedef int (*PFN_cuMemCreate_v10020)(
@@ -225,6 +225,10 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # graph_node_set
     ctypedef int (*PFN_cuGraphExecKernelNodeSetParams_v12000)(
         CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # graph_node_set
+    ctypedef int (*PFN_cuGraphKernelNodeSetAttribute_v11000)(
+        CUgraphNode, CUlaunchAttributeID, const CUlaunchAttributeValue*) noexcept nogil  # kernel_node_attribute_set
+    ctypedef int (*PFN_cuGraphKernelNodeGetAttribute_v11000)(
+        CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue*) noexcept nogil  # kernel_node_attribute_get
 
     # graphs made by hand
     ctypedef int (*PFN_cuGraphCreate_v10000)(CUgraph*, unsigned int) noexcept nogil  # graph_create(out_graph, 0)

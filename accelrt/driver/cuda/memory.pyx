@@ -26,7 +26,7 @@ from accelrt.driver.managed cimport (
     PREFERRED_PLACE, PREFETCHED_DEVICE, PREFETCHED_PLACE, THE_HOST,
 )
 from accelrt.driver.memory cimport (
-    KIND_DEVICE, KIND_HOST, KIND_MANAGED, KIND_NONE, PitchedCopy, SOURCE_AT_ANY_TIME, SOURCE_DURING_CALL,
+    CopyRun, KIND_DEVICE, KIND_HOST, KIND_MANAGED, KIND_NONE, PitchedCopy, run_from, SOURCE_AT_ANY_TIME, SOURCE_DURING_CALL,
     SOURCE_IN_STREAM_ORDER,
 )
 from accelrt.driver.node_params cimport (
@@ -884,69 +884,96 @@ cdef CUmemLocation hint_of(uint64_t location) noexcept nogil:
     return hint
 
 
-cdef CopyAttributes attributes_of(
-    uint64_t dst_location, uint64_t src_location, unsigned int flags, int order
-) noexcept nogil:
+cdef CopyAttributes attributes_of(const CopyRun* run) noexcept nogil:
     cdef CopyAttributes attributes
     memset(&attributes, 0, sizeof(attributes))
-    attributes.srcAccessOrder = order
-    attributes.srcLocHint = hint_of(src_location)
-    attributes.dstLocHint = hint_of(dst_location)
-    attributes.flags = flags
+    attributes.srcAccessOrder = run.order
+    attributes.srcLocHint = hint_of(run.src_location)
+    attributes.dstLocHint = hint_of(run.dst_location)
+    attributes.flags = run.flags
     return attributes
 
 
-cdef int takes_batches(uintptr_t stream, int order, bint* out_takes) noexcept nogil:
+cdef bint reads_now(const CopyRun* runs, size_t run_count) noexcept nogil:
+    cdef size_t index
+    for index in range(run_count):
+        if runs[index].order == SOURCE_DURING_CALL:
+            return True
+    return False
+
+
+cdef int takes_batches(uintptr_t stream, const CopyRun* runs, size_t run_count, bint* out_takes) noexcept nogil:
     # The legacy default stream takes none ("Must not be legacy NULL stream", cuMemcpyBatchAsync), nor do captures of all
     # drivers.  What goes one by one instead is read in the stream's order.
     cdef CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE
+    cdef size_t index
     cdef int code = SUCCESS
+    if run_count == 0 or runs[0].first:
+        return INVALID_VALUE
+    for index in range(run_count):
+        if not SOURCE_IN_STREAM_ORDER <= runs[index].order <= SOURCE_AT_ANY_TIME:
+            return INVALID_VALUE
     if stream > LEGACY_STREAM:
         code = cuStreamIsCapturing(<CUstream>stream, &status)
     out_takes[0] = stream > LEGACY_STREAM and status == CU_STREAM_CAPTURE_STATUS_NONE
-    if code == SUCCESS and order == SOURCE_DURING_CALL and not out_takes[0]:
+    if code == SUCCESS and not out_takes[0] and reads_now(runs, run_count):
         return NOT_SUPPORTED
-    return code if SOURCE_IN_STREAM_ORDER <= order <= SOURCE_AT_ANY_TIME else INVALID_VALUE
+    return code
 
 
 cdef int copy_together(
-    uintptr_t stream, CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CopyAttributes* attributes
+    uintptr_t stream, CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t first, size_t count, const CopyRun* run,
+    const CopyRun* end
 ) noexcept nogil:
-    cdef size_t first = 0, failed = 0
+    # Up to TOGETHER of them; run: that of the first one.
+    cdef CopyAttributes[TOGETHER] attributes
+    cdef size_t[TOGETHER] firsts
+    cdef size_t index, kinds = 0, failed = 0
+    for index in range(count):
+        if index == 0 or run + 1 < end and run[1].first <= first + index:
+            run = run_from(run, end, first + index)
+            attributes[kinds], firsts[kinds] = attributes_of(run), index
+            kinds += 1
     if cuMemcpyBatchAsync_v13000 != NULL and library_version >= FROM_13_0:
-        return cuMemcpyBatchAsync_v13000(dsts, srcs, sizes, count, attributes, &first, 1, <CUstream>stream)
+        return cuMemcpyBatchAsync_v13000(
+            &dsts[first], &srcs[first], &sizes[first], count, attributes, firsts, kinds, <CUstream>stream)
     if cuMemcpyBatchAsync != NULL:
-        return cuMemcpyBatchAsync(dsts, srcs, sizes, count, attributes, &first, 1, &failed, <CUstream>stream)
+        return cuMemcpyBatchAsync(
+            &dsts[first], &srcs[first], &sizes[first], count, attributes, firsts, kinds, &failed, <CUstream>stream)
     return NOT_SUPPORTED
 
 
+cdef int copy_one(uintptr_t stream, CUdeviceptr dst, CUdeviceptr src, size_t size, const CopyRun* run) noexcept nogil:
+    # With its hints, where the driver takes them.
+    cdef CopyAttributes attributes
+    cdef bint hinted = run.dst_location != 0 or run.src_location != 0 or run.flags != 0
+    if not hinted or library_version < FROM_13_2 or cuMemcpyWithAttributesAsync == NULL:
+        return cuMemcpyAsync(dst, src, size, <CUstream>stream)
+    attributes = attributes_of(run)
+    return cuMemcpyWithAttributesAsync(dst, src, size, &attributes, <CUstream>stream)
+
+
 cdef int copy_batch_entered(
-    uintptr_t stream, void* dsts, void* srcs, void* sizes, size_t count, uint64_t dst_location, uint64_t src_location,
-    unsigned int flags, int order, size_t* out_done
+    uintptr_t stream, void* dsts, void* srcs, void* sizes, size_t count, void* runs, size_t run_count, size_t* out_done
 ) noexcept nogil:
-    # Copies that go one by one have their hints too, where the driver takes them.
-    cdef CopyAttributes attributes = attributes_of(dst_location, src_location, flags, order)
     cdef CUdeviceptr* to = <CUdeviceptr*>dsts
     cdef CUdeviceptr* origin = <CUdeviceptr*>srcs
     cdef size_t* bytes_ = <size_t*>sizes
-    cdef bint hinted = (dst_location != 0 or src_location != 0 or flags != 0) and library_version >= FROM_13_2
+    cdef const CopyRun* run = <const CopyRun*>runs
+    cdef const CopyRun* end = run + run_count
     cdef bint batches = False
-    cdef size_t first, part
-    cdef int code = takes_batches(stream, order, &batches)
+    cdef size_t part
+    cdef int code = takes_batches(stream, run, run_count, &batches)
     while code == SUCCESS and batches and out_done[0] < count:
-        first, part = out_done[0], min(count - out_done[0], <size_t>TOGETHER)
-        code = copy_together(stream, &to[first], &origin[first], &bytes_[first], part, &attributes)
+        part, run = min(count - out_done[0], <size_t>TOGETHER), run_from(run, end, out_done[0])
+        code = copy_together(stream, to, origin, bytes_, out_done[0], part, run, end)
         if code == SUCCESS:
             out_done[0] += part
-        elif code == NOT_SUPPORTED and order != SOURCE_DURING_CALL:
+        elif code == NOT_SUPPORTED and not reads_now(<const CopyRun*>runs, run_count):
             code, batches = SUCCESS, False
-    hinted = hinted and cuMemcpyWithAttributesAsync != NULL
     while code == SUCCESS and out_done[0] < count:
-        if hinted:
-            code = cuMemcpyWithAttributesAsync(
-                to[out_done[0]], origin[out_done[0]], bytes_[out_done[0]], &attributes, <CUstream>stream)
-        else:
-            code = cuMemcpyAsync(to[out_done[0]], origin[out_done[0]], bytes_[out_done[0]], <CUstream>stream)
+        run = run_from(run, end, out_done[0])
+        code = copy_one(stream, to[out_done[0]], origin[out_done[0]], bytes_[out_done[0]], run)
         out_done[0] += code == SUCCESS
     return code
 
@@ -961,33 +988,33 @@ cdef int copy_together_3d(uintptr_t stream, Copy3D* operations, size_t count) no
 
 
 cdef int copy_batch_3d_entered(
-    uintptr_t stream, void* copies, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags,
-    int order, size_t* out_done
+    uintptr_t stream, void* copies, size_t count, void* runs, size_t run_count, size_t* out_done
 ) noexcept nogil:
     cdef const PitchedCopy* pitched = <const PitchedCopy*>copies
     cdef const PitchedCopy* one
+    cdef const CopyRun* run = <const CopyRun*>runs
     cdef Copy3D* operations = NULL
     cdef bint batches = False
     cdef size_t index
-    cdef int code = takes_batches(stream, order, &batches)
+    cdef int code = takes_batches(stream, run, run_count, &batches)
     if code == SUCCESS and batches and count:
         operations = <Copy3D*>calloc(count, sizeof(Copy3D))
         if operations == NULL:
             return NO_HOST_MEMORY
         for index in range(count):
-            one = &pitched[index]
+            one, run = &pitched[index], run_from(run, <const CopyRun*>runs + run_count, index)
             set_operand(&operations[index].src, one.src, one.src_pitch, one.src_lines if one.depth > 1 else 0,
-                        hint_of(src_location))
+                        hint_of(run.src_location))
             set_operand(&operations[index].dst, one.dst, one.dst_pitch, one.dst_lines if one.depth > 1 else 0,
-                        hint_of(dst_location))
+                        hint_of(run.dst_location))
             operations[index].extent.width = one.width
             operations[index].extent.height = one.height
             operations[index].extent.depth = one.depth
-            operations[index].srcAccessOrder = order
-            operations[index].flags = flags
+            operations[index].srcAccessOrder = run.order
+            operations[index].flags = run.flags
         code = copy_together_3d(stream, operations, count)
         free(operations)
-        if code != NOT_SUPPORTED or order == SOURCE_DURING_CALL:
+        if code != NOT_SUPPORTED or reads_now(<const CopyRun*>runs, run_count):
             out_done[0] = count if code == SUCCESS else 0
             return code
         code = SUCCESS

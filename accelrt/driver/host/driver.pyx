@@ -50,8 +50,9 @@ from accelrt.driver.host.pools cimport (
 from accelrt.driver.host.stream cimport (
     check_unsafe, enter, events, fill_stream, gate, gate_any, gate_close, gate_device, gate_devices, gate_is_new,
     gate_open, put_in, ATTRIBUTES, ATTRIBUTE_CARVEOUT, ATTRIBUTE_DYNAMIC, ATTRIBUTE_SCHEDULING, ATTRIBUTE_THREADS,
-    ATTRIBUTE_WIDE, BLOCKS_AT_ONCE, MOST_CLUSTER, MOST_DEEP, MOST_DEEP_GRID, MOST_SHARED, MOST_THREADS, MOST_WIDE_GRID,
-    PORTABLE_CLUSTER, SHARED, SHARED_AT_ONCE, THREADS_AT_ONCE, aligned, find_function, fits, functions, make_launch,
+    ATTRIBUTE_WIDE, BLOCKS_AT_ONCE, MOST_DEEP, MOST_DEEP_GRID, MOST_SHARED, MOST_THREADS, MOST_WIDE_GRID, SHARED,
+    SHARED_AT_ONCE, THREADS_AT_ONCE, aligned, are_clusters, blocks_at_once, check_launch, find_function, fits, functions,
+    make_launch, most_cluster,
 )
 from accelrt.driver.host.textures cimport texture_limit
 from accelrt.driver.host.work cimport KERNEL, HostFunction, HostModule, HostStream, Work, begin_work, kernel_fn
@@ -64,7 +65,7 @@ from accelrt.driver.registry import explain_refusals
 from accelrt.driver.node_params cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC
 from accelrt.driver.table cimport LOG_BYTES, TEXT_BYTES, Table
 from accelrt.status cimport (
-    CAPTURE_UNSUPPORTED, COOPERATIVE_LAUNCH_TOO_LARGE, INIT_FAILED, INVALID_CLUSTER_SIZE, INVALID_DEVICE, INVALID_HANDLE,
+    CAPTURE_UNSUPPORTED, INIT_FAILED, INVALID_CLUSTER_SIZE, INVALID_DEVICE, INVALID_HANDLE,
     INVALID_IMAGE, INVALID_VALUE, NOT_FOUND, NO_HOST_MEMORY, OPERATING_SYSTEM, OUT_OF_MEMORY, PEER_ACCESS_UNSUPPORTED,
     keep_init_error,
 )
@@ -669,7 +670,7 @@ cdef int make_part(HostPool* pool, size_t size, long* out_offset, uintptr_t* out
 
 cdef int map_part(const HostPool* pool, long offset, size_t size, uintptr_t* out_address) noexcept nogil:
     cdef Range part
-    cdef void* room = find_room(size, 4096)
+    cdef void* room = find_room(size, 4096, 0)
     if room == NULL:
         return OUT_OF_MEMORY
     if not show(room, size, number_of(pool.file), offset, PROT_READ | PROT_WRITE):
@@ -1225,13 +1226,6 @@ cdef int function_name_locked(HostFunction* function, char* out_text) noexcept n
 
 # --- occupancy: as if each processor were a multiprocessor of an H200 -----------------------------------------
 
-cdef int blocks_at_once(size_t threads, size_t shared_bytes) noexcept nogil:
-    cdef size_t count = min(<size_t>BLOCKS_AT_ONCE, THREADS_AT_ONCE // threads)
-    if threads > MOST_THREADS or shared_bytes > MOST_SHARED:
-        return 0
-    return <int>(min(count, SHARED_AT_ONCE // shared_bytes) if shared_bytes else count)
-
-
 cdef int occupancy_blocks_locked(HostFunction* function, int threads, size_t shared_bytes, int* out_blocks) noexcept nogil:
     if threads <= 0:
         return INVALID_VALUE
@@ -1249,27 +1243,13 @@ cdef int occupancy_block_size_locked(
     return 0
 
 
-cdef unsigned int most_cluster(const HostFunction* function) noexcept nogil:
-    return MOST_CLUSTER if function.attributes[ATTRIBUTE_WIDE] else PORTABLE_CLUSTER
-
-
-cdef bint are_clusters(
-    const HostFunction* function, const unsigned int* grid, const unsigned int* cluster
-) noexcept nogil:
-    cdef unsigned long long blocks = <unsigned long long>cluster[0] * cluster[1] * cluster[2]
-    cdef unsigned int most = most_cluster(function)
-    if cluster[0] > most or cluster[1] > most or blocks == 0 or blocks > most:
-        return False
-    return grid[0] % cluster[0] == 0 and grid[1] % cluster[1] == 0 and grid[2] % cluster[2] == 0
-
-
 cdef int occupancy_clusters_locked(
     HostFunction* function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
     unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, unsigned int cluster_x, unsigned int cluster_y,
     unsigned int cluster_z, int* out_clusters
 ) noexcept nogil:
     cdef unsigned int[3] grid = [grid_x, grid_y, grid_z]
-    cdef unsigned int[3] cluster = [cluster_x, cluster_y, cluster_z]
+    cdef int[3] cluster = [<int>cluster_x, <int>cluster_y, <int>cluster_z]
     cdef size_t threads = <size_t>block_x * block_y * block_z
     if not are_clusters(function, grid, cluster):
         return INVALID_CLUSTER_SIZE
@@ -1303,23 +1283,24 @@ cdef int occupancy_shared_locked(HostFunction* function, int blocks, int threads
 
 cdef int put_launch_in(
     int device, uintptr_t stream, uintptr_t function, const unsigned int* grid, const unsigned int* block,
-    unsigned int shared_bytes, const unsigned int* cluster, bint programmatic, void** arguments
+    unsigned int shared_bytes, const int* cluster, unsigned int flags, void** arguments
 ) noexcept nogil:
     cdef HostFunction* launched
     cdef Work work
     cdef int code
     begin_work(&work, KERNEL)
-    work.programmatic = programmatic
+    work.cooperative, work.programmatic = flags & LAUNCH_COOPERATIVE, flags & LAUNCH_PROGRAMMATIC != 0
+    work.cluster[0], work.cluster[1], work.cluster[2] = cluster[0], cluster[1], cluster[2]
     lock()
     launched = find_function(function)
     if launched == NULL or launched.module.device != device:
         code = INVALID_HANDLE
-    elif cluster[0] and not are_clusters(launched, grid, cluster):
-        code = INVALID_CLUSTER_SIZE
     else:
         code = make_launch(launched, grid, block, shared_bytes, arguments, &work.launch)
     if code == 0:
-        code = put_in(find_stream(device, stream), &work, NULL, NULL)
+        code = check_launch(&work)
+        if code == 0:
+            code = put_in(find_stream(device, stream), &work, NULL, NULL)
         drop_launch(work.launch)
     unlock()
     return code
@@ -1331,8 +1312,8 @@ cdef int kernel_launch_gated(
 ) noexcept nogil:
     cdef unsigned int[3] grid = [grid_x, grid_y, grid_z]
     cdef unsigned int[3] block = [block_x, block_y, block_z]
-    cdef unsigned int[3] cluster = [0, 0, 0]
-    return put_launch_in(device, stream, function, grid, block, shared_bytes, cluster, False, arguments)
+    cdef int[3] cluster = [0, 0, 0]
+    return put_launch_in(device, stream, function, grid, block, shared_bytes, cluster, 0, arguments)
 
 
 cdef int kernel_launch_with_gated(
@@ -1343,17 +1324,10 @@ cdef int kernel_launch_with_gated(
     # What a GPU would run at once runs in turn here; what it would refuse is refused.
     cdef unsigned int[3] grid = [grid_x, grid_y, grid_z]
     cdef unsigned int[3] block = [block_x, block_y, block_z]
-    cdef unsigned int[3] cluster = [cluster_x, cluster_y, cluster_z]
-    cdef unsigned long long room
+    cdef int[3] cluster = [<int>cluster_x, <int>cluster_y, <int>cluster_z]
     if flags & ~(LAUNCH_COOPERATIVE | LAUNCH_PROGRAMMATIC):
         return INVALID_VALUE
-    if flags & LAUNCH_COOPERATIVE and fits(grid, block):
-        room = blocks_at_once(block_x * block_y * block_z, shared_bytes)
-        if <unsigned long long>grid_x * grid_y * grid_z > room * <unsigned long long>sysconf(_SC_NPROCESSORS_ONLN):
-            return COOPERATIVE_LAUNCH_TOO_LARGE
-    return put_launch_in(
-        device, stream, function, grid, block, shared_bytes, cluster, flags & LAUNCH_PROGRAMMATIC, arguments
-    )
+    return put_launch_in(device, stream, function, grid, block, shared_bytes, cluster, flags, arguments)
 
 
 # --- what tests ask ----------------------------------------------------------------------------------------

@@ -20,10 +20,10 @@ from accelrt.driver.host.machine cimport (
 from accelrt.driver.host.memory cimport claim_memory, find_allocation, is_of_array, make_allocation, note_instance
 from accelrt.driver.host.stream cimport (
     abandon_tickets, add_condition, add_node, append_node, begin_branch, begin_capture, beside_capture, bodies,
-    break_capture, check_capturing, check_implicit, check_unsafe, condition_of, end_capture, enter, events, exchange_mode,
-    find_body, find_captured, find_function, free_graph, gate, gate_any, hold_work, is_captured_into, keep_body,
-    make_launch, new_condition, owner_at_launch, prepare_branch, prepare_copy, prepare_copy_3d, prepare_fill, prepare_set,
-    tickets_for,
+    break_capture, check_capturing, check_implicit, check_launch, check_unsafe, condition_of, end_capture, enter, events,
+    exchange_mode, find_body, find_captured, find_function, free_graph, gate, gate_any, hold_work, is_captured_into,
+    keep_body, make_launch, new_condition, owner_at_launch, prepare_branch, prepare_copy, prepare_copy_3d, prepare_fill,
+    prepare_set, tickets_for,
 )
 from accelrt.driver.host.work cimport (
     ALLOCATE, BRANCH, CALL, CHILD, COPY, COPY_3D, FILL, KERNEL, NOTHING, RECORD, RELEASE, REPLAY, SET, SRC_KNOWN, WAIT,
@@ -31,16 +31,16 @@ from accelrt.driver.host.work cimport (
     begin_work, carries, clear_frontier, copy_frontier, edge_data,
 )
 from accelrt.driver.node_params cimport (
-    ALLOCATE_DEVICE, ALLOCATE_MANAGED, CONDITION_IF, CONDITION_SWITCH, CONDITION_WHILE, EDGE_DEFAULT,
-    EDGE_PROGRAMMATIC, EdgeData, INSTANTIATE_AUTO_FREE,
+    ALLOCATE_DEVICE, ALLOCATE_MANAGED, ATTRIBUTE_CLUSTER, ATTRIBUTE_COOPERATIVE, ATTRIBUTE_PRIORITY, CONDITION_IF,
+    CONDITION_SWITCH, CONDITION_WHILE, EDGE_DEFAULT, EDGE_PROGRAMMATIC, EdgeData, INSTANTIATE_AUTO_FREE,
     INSTANTIATE_FOR_DEVICE, INSTANTIATE_PRIORITIES, NODE_ALLOCATE, NODE_CHILD, NODE_CONDITION, NODE_COPY, NODE_EMPTY,
     NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL, NODE_RECORD, NODE_WAIT, NodeParams, PORT_DEFAULT, PORT_LAUNCH_ORDER,
     PORT_PROGRAMMATIC,
 )
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_RELAXED, Table
 from accelrt.status cimport (
-    CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, GRAPH_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED,
-    NO_HOST_MEMORY, OPERATING_SYSTEM,
+    CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, GRAPH_UPDATE_FAILURE, INVALID_CLUSTER_SIZE, INVALID_HANDLE, INVALID_VALUE,
+    NOT_SUPPORTED, NO_HOST_MEMORY, OPERATING_SYSTEM,
 )
 
 cdef extern from *:
@@ -61,6 +61,7 @@ cdef enum:  # numbers of CUgraphExecUpdateResult
     TOPOLOGY_CHANGED = 2
     NODE_TYPE_CHANGED = 3
     PARAMETERS_CHANGED = 5
+    ATTRIBUTES_CHANGED = 8
 
 cdef struct Exec:
     uintptr_t handle
@@ -745,6 +746,8 @@ cdef int graph_instantiate_locked(uintptr_t graph, uint64_t flags, uintptr_t* ou
     if code == 0 and origin.instances and has_conditions(origin):
         code = NOT_SUPPORTED
     if code == 0:
+        code = check_launches(origin)
+    if code == 0:
         code = map_reserve(&execs)
     if code:
         return code
@@ -776,6 +779,20 @@ cdef bint has_conditions(const Graph* graph) noexcept nogil:
     return False
 
 
+cdef int check_launches(const Graph* graph) noexcept nogil:
+    # A node takes any cluster; whether it goes with the grid is looked at here, those of graphs within it too.
+    cdef int index, code = 0
+    cdef const Graph* body
+    for index in range(graph.count):
+        if code == 0 and graph.nodes[index].work.kind == KERNEL:
+            code = check_launch(&graph.nodes[index].work)
+        body = graph.nodes[index].work.body
+        while body != NULL and code == 0:
+            code = check_launches(body)
+            body = body.sibling
+    return code
+
+
 cdef bint fits_device(const Graph* graph) noexcept nogil:
     # What kernels may launch: kernels, copies, fills and children alone.
     cdef int index
@@ -798,7 +815,9 @@ cdef int graph_update_locked(Exec* exec_, uintptr_t graph, int* out_result, uint
     out_result[0] = shape_changed(exec_.plan, to, out_node)
     if out_result[0]:
         return GRAPH_UPDATE_FAILURE
-    code = copy_nodes(to.nodes, to.count, 0, NULL, &plan)  # launches under way keep the old one
+    code = check_launches(to)
+    if code == 0:
+        code = copy_nodes(to.nodes, to.count, 0, NULL, &plan)  # launches under way keep the old one
     if code:
         return code
     keep_handles(plan, exec_.plan)
@@ -1031,6 +1050,8 @@ cdef int shape_changed(const Plan* plan, const Graph* graph, uintptr_t* out_node
             changed = TOPOLOGY_CHANGED
         elif work.allocation != NULL:
             changed = PARAMETERS_CHANGED * (work.allocation != node.work.allocation)
+        elif work.cooperative != node.work.cooperative:
+            changed = ATTRIBUTES_CHANGED
         body, planned = node.work.body, work.plan
         while changed == 0 and (body != NULL or planned != NULL):
             changed = TOPOLOGY_CHANGED
@@ -1131,6 +1152,12 @@ cdef void write_details(FILE* file, const Work* work, bint verbose) noexcept nog
     if verbose and work.kind == KERNEL:
         fprintf(file, "\\ngrid %u %u %u, block %u %u %u, shared %u bytes", launch.grid[0], launch.grid[1],
                 launch.grid[2], launch.block[0], launch.block[1], launch.block[2], launch.shared_bytes)
+        if work.cluster[0]:
+            fprintf(file, ", cluster %d %d %d", work.cluster[0], work.cluster[1], work.cluster[2])
+        if work.cooperative:
+            fprintf(file, ", cooperative")
+        if work.priority:
+            fprintf(file, ", priority %d", work.priority)
     elif verbose and (work.kind == COPY or work.kind == FILL):
         fprintf(file, "\\n%llu %s", <unsigned long long>work.size, "bytes" if work.kind == COPY else "elements")
 
@@ -1233,8 +1260,49 @@ cdef int set_launch(int device, const Graph* graph, uintptr_t exec_, Node* chang
 cdef int change_launch(Exec* exec_, uintptr_t node, Launch* launch) noexcept nogil:
     cdef const Node* planned = NULL if exec_ == NULL else find_planned(exec_.plan, node)
     cdef Work work
+    cdef int code
     if planned == NULL or planned.work.kind != KERNEL:
         return INVALID_VALUE
     work = planned.work
     work.launch = launch
-    return change_exec(exec_, node, &work)
+    code = check_launch(&work)
+    return code if code else change_exec(exec_, node, &work)
+
+
+cdef Node* find_launch(Graph* graph, uintptr_t node) noexcept nogil:
+    cdef Node* entry = find_node(graph.nodes, graph.count, node)
+    return NULL if entry == NULL or entry.work.kind != KERNEL else entry
+
+
+cdef int kernel_node_attribute_set_locked(Graph* graph, uintptr_t node, int attribute, int x, int y, int z) noexcept nogil:
+    cdef Node* entry = find_launch(graph, node)
+    if entry == NULL:
+        return INVALID_VALUE
+    if attribute == ATTRIBUTE_COOPERATIVE:
+        entry.work.cooperative = x != 0
+    elif attribute == ATTRIBUTE_CLUSTER and x > 0 and y > 0 and z > 0:
+        if entry.work.launch.grid[0] % x or entry.work.launch.grid[1] % y or entry.work.launch.grid[2] % z:
+            return INVALID_CLUSTER_SIZE  # of the grid that there is, as a GPU's driver answers
+        entry.work.cluster[0], entry.work.cluster[1], entry.work.cluster[2] = x, y, z
+    elif attribute == ATTRIBUTE_PRIORITY:
+        entry.work.priority = x
+    else:
+        return INVALID_VALUE
+    return 0
+
+
+cdef int kernel_node_attribute_get_locked(
+    Graph* graph, uintptr_t node, int attribute, int* out_x, int* out_y, int* out_z
+) noexcept nogil:
+    cdef const Node* entry = find_launch(graph, node)
+    if entry == NULL:
+        return INVALID_VALUE
+    if attribute == ATTRIBUTE_COOPERATIVE:
+        out_x[0] = entry.work.cooperative
+    elif attribute == ATTRIBUTE_CLUSTER:
+        out_x[0], out_y[0], out_z[0] = entry.work.cluster[0], entry.work.cluster[1], entry.work.cluster[2]
+    elif attribute == ATTRIBUTE_PRIORITY:
+        out_x[0] = entry.work.priority
+    else:
+        return INVALID_VALUE
+    return 0

@@ -103,7 +103,7 @@ cdef void drop_range(Range** ranges, Range* dropped) noexcept nogil
 cdef int take_bytes(int device, size_t size, long* out_offset) noexcept nogil
 cdef void give_bytes(int device, long offset, size_t size) noexcept nogil
 cdef void uncharge(int device, size_t size) noexcept nogil  # bytes that are in no device's file
-cdef void* find_room(size_t size, size_t alignment) noexcept nogil  # addresses without access
+cdef void* find_room(size_t size, size_t alignment, uintptr_t at) noexcept nogil  # addresses without access, there if at all
 cdef size_t rounded(size_t size, size_t unit) noexcept nogil
 cdef void* take_pages(size_t size) noexcept nogil    # of the host's, not of a device's file
 cdef void place_page(ManagedPage* page, int holder) noexcept nogil  # it makes room on the device, from what came first

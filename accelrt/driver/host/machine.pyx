@@ -333,15 +333,18 @@ cdef void uncharge(int device, size_t size) noexcept nogil:
     devices[device].used -= size
 
 
-cdef void* find_room(size_t size, size_t alignment) noexcept nogil:
+cdef void* find_room(size_t size, size_t alignment, uintptr_t at) noexcept nogil:
     # Addresses without access, aligned: what is too much at either end goes back.
-    cdef size_t padded = size + alignment
-    cdef char* mapped = <char*>mmap(NULL, padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+    cdef size_t padded = size if at else size + alignment
+    cdef char* mapped = <char*>mmap(<void*>at, padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
     cdef char* aligned
     global lacks_addresses
     if <void*>mapped == MAP_FAILED:
         lacks_addresses = True
         return NULL
+    if at and <uintptr_t>mapped != at:
+        munmap(mapped, size)
+        return find_room(size, alignment, 0)
     aligned = <char*>rounded(<size_t>mapped, alignment)
     if aligned > mapped:
         munmap(mapped, aligned - mapped)

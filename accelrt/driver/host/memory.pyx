@@ -350,7 +350,7 @@ cdef int make_mapping(int kind, int device, size_t size, uintptr_t* out_address)
 
 
 cdef int place_plain(Range* plain, size_t unit) noexcept nogil:
-    cdef void* room = find_room(plain.charged, unit)
+    cdef void* room = find_room(plain.charged, unit, 0)
     cdef int code
     if room == NULL:
         return OUT_OF_MEMORY
@@ -407,7 +407,7 @@ cdef int make_allocation(int device, size_t size, uint64_t peers, Allocation** o
     if allocation == NULL:
         return NO_HOST_MEMORY
     allocation.size = rounded(size, PAGE if size >= 1 << 20 else 4096)
-    room = find_room(allocation.size, 4096)
+    room = find_room(allocation.size, 4096, 0)
     if room == NULL:
         free(allocation)
         return OUT_OF_MEMORY
@@ -674,7 +674,7 @@ cdef int make_managed(int device, size_t size, uintptr_t* out_address) noexcept 
 
 cdef int place_managed(Range* managed, uintptr_t* out_address) noexcept nogil:
     # Aligned to its pages, so that no two allocations share one.
-    cdef void* room = find_room(managed.charged, MANAGED_PAGE)
+    cdef void* room = find_room(managed.charged, MANAGED_PAGE, 0)
     if room == NULL:
         return OUT_OF_MEMORY
     if mprotect(room, managed.charged, PROT_READ | PROT_WRITE):
@@ -894,11 +894,15 @@ cdef int granularity_gated(size_t* out_size) noexcept nogil:
 
 
 cdef int address_reserve_gated(size_t size, size_t alignment, uintptr_t* out_address) noexcept nogil:
+    return address_reserve_at_gated(size, alignment, 0, out_address)
+
+
+cdef int address_reserve_at_gated(size_t size, size_t alignment, uintptr_t at, uintptr_t* out_address) noexcept nogil:
     cdef Range reservation
     cdef void* room
-    if size == 0 or size % PAGE or alignment & (alignment - 1):
+    if size == 0 or size % PAGE or alignment & (alignment - 1) or at % max(alignment, <size_t>PAGE):
         return INVALID_VALUE
-    room = find_room(size, max(alignment, <size_t>PAGE))
+    room = find_room(size, max(alignment, <size_t>PAGE), at)
     if room == NULL:
         return OUT_OF_MEMORY
     reservation = range_of(RESERVED, UNKNOWN_MEMORY, <uintptr_t>room, size)
@@ -1166,7 +1170,7 @@ cdef int ipc_memory_open_gated(int device, const char* handle, uintptr_t* out_ad
     cdef int code = open_named(handle, MEMORY_FILE, &name, &file)
     if code:
         return code
-    room = find_room(name.size, PAGE)
+    room = find_room(name.size, PAGE, 0)
     if room == NULL:
         code = OUT_OF_MEMORY
     elif not show(room, name.size, file, name.offset, PROT_READ | PROT_WRITE):

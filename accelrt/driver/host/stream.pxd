@@ -51,6 +51,10 @@ cdef bint fits(const unsigned int* grid, const unsigned int* block) noexcept nog
 cdef int make_launch(
     HostFunction* function, const unsigned int* grid, const unsigned int* block, unsigned int shared_bytes,
     void** arguments, Launch** out_launch) noexcept nogil
+cdef int check_launch(const Work* work) noexcept nogil  # 0, or the refusal of its clusters, or of a cooperative one
+cdef bint are_clusters(const HostFunction* function, const unsigned int* grid, const int* cluster) noexcept nogil
+cdef unsigned int most_cluster(const HostFunction* function) noexcept nogil  # blocks
+cdef int blocks_at_once(size_t threads, size_t shared_bytes) noexcept nogil  # of a multiprocessor
 
 
 # Whether a row of the host driver may do its work: asked first by every one.

@@ -33,7 +33,7 @@ from accelrt.driver.host.work cimport (
     begin_work, clear_frontier, copy_frontier, place_of,
 )
 from accelrt.driver.memory cimport (
-    MAX_PITCH, PitchedCopy, SOURCE_AT_ANY_TIME, SOURCE_DURING_CALL, SOURCE_IN_STREAM_ORDER,
+    CopyRun, MAX_PITCH, PitchedCopy, run_from, SOURCE_AT_ANY_TIME, SOURCE_DURING_CALL, SOURCE_IN_STREAM_ORDER,
 )
 from accelrt.driver.node_params cimport (
     ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY, EDGE_PROGRAMMATIC, EdgeData,
@@ -44,10 +44,15 @@ from accelrt.driver.table cimport (
 )
 from accelrt.status cimport (
     CAPTURED_EVENT, CAPTURE_IMPLICIT, CAPTURE_INVALID, CAPTURE_ISOLATION, CAPTURE_MERGE, CAPTURE_UNJOINED,
-    CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, DEINITIALIZED, ILLEGAL_STATE, INVALID_DEVICE,
-    INVALID_HANDLE, INVALID_VALUE, NOT_INITIALIZED, NOT_PERMITTED, NOT_READY, NOT_SUPPORTED, NO_DEVICE, NO_HOST_MEMORY,
-    OPERATING_SYSTEM,
+    CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, COOPERATIVE_LAUNCH_TOO_LARGE, DEINITIALIZED,
+    ILLEGAL_STATE, INVALID_CLUSTER_SIZE, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_INITIALIZED,
+    NOT_PERMITTED, NOT_READY, NOT_SUPPORTED, NO_DEVICE, NO_HOST_MEMORY, OPERATING_SYSTEM,
 )
+
+cdef extern from "<unistd.h>" nogil:
+    long sysconf(int name)
+    enum:
+        _SC_NPROCESSORS_ONLN
 
 cdef extern from *:
     """
@@ -280,20 +285,33 @@ cdef int read_now(Work* work, void** out_staged) noexcept nogil:
     return 0
 
 
+cdef int check_runs(const CopyRun* runs, size_t run_count, bint* out_read_now) noexcept nogil:
+    cdef size_t index
+    if run_count == 0 or runs[0].first:
+        return INVALID_VALUE
+    for index in range(run_count):
+        if not SOURCE_IN_STREAM_ORDER <= runs[index].order <= SOURCE_AT_ANY_TIME:
+            return INVALID_VALUE
+        out_read_now[0] = out_read_now[0] or runs[index].order == SOURCE_DURING_CALL
+    return 0
+
+
 cdef int put_all_in(
-    int device, uintptr_t stream, Work* works, size_t count, int order, size_t* out_done
+    int device, uintptr_t stream, Work* works, size_t count, const CopyRun* runs, size_t run_count, size_t* out_done
 ) noexcept nogil:
     # Under one lock, so that no other thread's work comes between.  A source that may be read at any time is read in order.
+    cdef const CopyRun* run = runs
     cdef HostStream* on
     cdef void* staged = NULL
-    cdef bint reads_now = order == SOURCE_DURING_CALL
-    cdef int code = 0 if SOURCE_IN_STREAM_ORDER <= order <= SOURCE_AT_ANY_TIME else INVALID_VALUE
+    cdef bint reads_now = False
+    cdef int code = check_runs(runs, run_count, &reads_now)
     lock()
     on = find_stream(device, stream)
     if code == 0 and reads_now and on != NULL and (is_legacy(on) or on.capture != NULL):
         code = NOT_SUPPORTED
     while code == 0 and out_done[0] < count:
-        if reads_now and on != NULL:
+        run = run_from(run, runs + run_count, out_done[0])
+        if run.order == SOURCE_DURING_CALL and on != NULL:
             code = read_now(&works[out_done[0]], &staged)
         if code == 0:
             code = put_in(on, &works[out_done[0]], NULL, staged)
@@ -312,20 +330,23 @@ cdef bint is_source(uintptr_t src, size_t size, int order) noexcept nogil:
 
 
 cdef int copy_batch_gated(
-    int device, uintptr_t stream, void* dsts, void* srcs, void* sizes, size_t count, int order, size_t* out_done
+    int device, uintptr_t stream, void* dsts, void* srcs, void* sizes, size_t count, void* runs, size_t run_count,
+    size_t* out_done
 ) noexcept nogil:
     # All are looked at before one is put in.  There is one place to look for each, so that hints say nothing.
     cdef const uintptr_t* to = <const uintptr_t*>dsts
     cdef const uintptr_t* origin = <const uintptr_t*>srcs
     cdef const size_t* bytes_ = <const size_t*>sizes
+    cdef const CopyRun* run = <const CopyRun*>runs
     cdef Work* works = <Work*>malloc((count + 1) * sizeof(Work))
     cdef size_t index
-    cdef int code = 0
+    cdef int code = 0 if run_count else INVALID_VALUE
     if works == NULL:
         return NO_HOST_MEMORY
-    for index in range(count):
+    for index in range(count if run_count else 0):
+        run = run_from(run, <const CopyRun*>runs + run_count, index)
         if bytes_[index] == 0 or owner_to_write(to[index], bytes_[index]) == UNKNOWN_MEMORY or not is_source(
-                origin[index], bytes_[index], order):
+                origin[index], bytes_[index], run.order):
             code = INVALID_VALUE
             break
         begin_work(&works[index], COPY)
@@ -334,13 +355,13 @@ cdef int copy_batch_gated(
         works[index].size = bytes_[index]
         works[index].known = DST_KNOWN | SRC_KNOWN
     if code == 0:
-        code = put_all_in(device, stream, works, count, order, out_done)
+        code = put_all_in(device, stream, works, count, <const CopyRun*>runs, run_count, out_done)
     free(works)
     return code
 
 
 cdef int copy_batch_3d_gated(
-    int device, uintptr_t stream, void* copies, size_t count, int order, size_t* out_done
+    int device, uintptr_t stream, void* copies, size_t count, void* runs, size_t run_count, size_t* out_done
 ) noexcept nogil:
     cdef const PitchedCopy* pitched = <const PitchedCopy*>copies
     cdef Work* works = <Work*>malloc((count + 1) * sizeof(Work))
@@ -358,7 +379,7 @@ cdef int copy_batch_3d_gated(
         if code:
             break
     if code == 0:
-        code = put_all_in(device, stream, works, count, order, out_done)
+        code = put_all_in(device, stream, works, count, <const CopyRun*>runs, run_count, out_done)
     free(works)
     return code
 
@@ -462,6 +483,43 @@ cdef int make_launch(
     launch.holders = 1
     function.module.holders += 1
     out_launch[0] = launch
+    return 0
+
+
+cdef int blocks_at_once(size_t threads, size_t shared_bytes) noexcept nogil:
+    # As if each processor were a multiprocessor of an H200.
+    cdef size_t count = min(<size_t>BLOCKS_AT_ONCE, THREADS_AT_ONCE // threads)
+    if threads > MOST_THREADS or shared_bytes > MOST_SHARED:
+        return 0
+    return <int>(min(count, SHARED_AT_ONCE // shared_bytes) if shared_bytes else count)
+
+
+cdef unsigned int most_cluster(const HostFunction* function) noexcept nogil:
+    return MOST_CLUSTER if function.attributes[ATTRIBUTE_WIDE] else PORTABLE_CLUSTER
+
+
+cdef bint are_clusters(const HostFunction* function, const unsigned int* grid, const int* cluster) noexcept nogil:
+    cdef unsigned int most = most_cluster(function)
+    cdef unsigned long long blocks = 1
+    cdef int axis
+    for axis in range(3):
+        if cluster[axis] <= 0 or <unsigned int>cluster[axis] > most or grid[axis] % <unsigned int>cluster[axis]:
+            return False
+        blocks *= <unsigned int>cluster[axis]
+    return blocks <= most
+
+
+cdef int check_launch(const Work* work) noexcept nogil:
+    # What a GPU refuses of a launch for its clusters, or since its blocks do not all run at once.
+    cdef const Launch* launch = work.launch
+    cdef unsigned long long blocks = <unsigned long long>launch.grid[0] * launch.grid[1] * launch.grid[2]
+    cdef int room
+    if work.cluster[0] and not are_clusters(launch.function, launch.grid, work.cluster):
+        return INVALID_CLUSTER_SIZE
+    if work.cooperative:
+        room = blocks_at_once(<size_t>launch.block[0] * launch.block[1] * launch.block[2], launch.shared_bytes)
+        if blocks > <unsigned long long>room * <unsigned long long>sysconf(_SC_NPROCESSORS_ONLN):
+            return COOPERATIVE_LAUNCH_TOO_LARGE
     return 0
 
 
@@ -1191,6 +1249,7 @@ cdef int add_node(HostStream* stream, const Work* work) noexcept nogil:
     if code:
         return code
     index = graph.count - 1
+    graph.nodes[index].work.priority = stream.priority * (work.kind == KERNEL)
     itself.nodes, itself.data = &index, NULL
     itself.count = 1
     return copy_frontier(&stream.frontier, &itself)

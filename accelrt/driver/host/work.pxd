@@ -137,13 +137,14 @@ cdef struct Work:
     Graph* body        # of a graph's BRANCH or CHILD, which owns it and its siblings
     Condition* condition  # of a SET or a BRANCH, one of its holders
     Launch* launch     # of a KERNEL, one of its holders
-    bint programmatic  # a KERNEL that may begin before the one before it is over
+    bint programmatic, cooperative  # a KERNEL that may begin before the one before it is over; whose blocks all run at once
+    int[3] cluster     # of a KERNEL: blocks; 0 for none
     Allocation* allocation  # of an ALLOCATE or a RELEASE, one of its holders
     int flow           # of a BRANCH: CONDITION_IF, _WHILE or _SWITCH
     bint disabled      # a node that an instance leaves out
     int known          # DST_KNOWN, SRC_KNOWN: memory that the driver knew, and has to know when it runs
     bint across        # a COPY of copy_peer or copy_across, or a MANAGE, which no capture takes
-    int place          # of a MANAGE: a device or HOST_MEMORY
+    int priority, place  # of a KERNEL that is a node; of a MANAGE: a device or HOST_MEMORY
     bint discards, moves  # a MANAGE that lets the contents go, or has the memory in its place
 
 cdef struct Operation:
@@ -190,8 +191,7 @@ cdef struct Capture:
     HostStream* origin
     int mode
     uint64_t thread    # that began it
-    bint broken
-    bint ending        # a thread is in capture_end, where a delay lets others come between
+    bint broken, ending  # ending: a thread is in capture_end, where a delay lets others come between
     bint unjoined      # a stream that had joined it was destroyed
     Graph* graph       # NULL where it was another's body, and that one is gone
     HostStream* streams  # all that are in it, chained by captured

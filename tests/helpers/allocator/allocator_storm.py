@@ -11,7 +11,7 @@ from accelrt.driver import testing as faults
 
 CODES = (1, 2, 2, 2, 999)  # INVALID_VALUE, OUT_OF_MEMORY, UNKNOWN
 PAGES = (
-    *("address_reserve", "address_free", "physical_create", "physical_release"),
+    *("address_reserve", "address_reserve_at", "address_free", "physical_create", "physical_release"),
     *("memory_map", "memory_access", "memory_unmap"),
 )
 ROWS = (

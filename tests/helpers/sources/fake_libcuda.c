@@ -203,11 +203,21 @@ static int batch(const char *form, size_t count, const int *with, uintptr_t stre
     note("%s %zu on %#lx: order %d, src %d %d, dst %d %d, flags %d\n", form, count, (unsigned long)stream, with[0], with[1], with[2], with[3], with[4], with[5]);
     return stream == 0x888 ? INVALID_VALUE : wants_memory();
 }
-static int batch_12_8(void *dsts, void *srcs, void *sizes, size_t count, const int *with, size_t *first, size_t kinds, size_t *failed, uintptr_t stream) {
-    return dsts && srcs && sizes && *first == 0 && kinds == 1 && failed ? batch("12.8", count, with, stream) : INVALID_VALUE;
+/* Of several kinds, of which each begins at a copy behind the one before. */
+static int batch_of(const char *form, size_t count, const int *with, const size_t *firsts, size_t kinds, uintptr_t stream) {
+    int code = firsts[0] == 0 && kinds ? batch(form, count, with, stream) : INVALID_VALUE;
+    for (size_t kind = 1; kind < kinds && code == 0; kind++) {
+        with += 6;
+        note("from %zu: order %d, src %d %d, dst %d %d, flags %d\n", firsts[kind], with[0], with[1], with[2], with[3], with[4], with[5]);
+        code = firsts[kind] > firsts[kind - 1] && firsts[kind] < count ? 0 : INVALID_VALUE;
+    }
+    return code;
 }
-static int batch_13_0(void *dsts, void *srcs, void *sizes, size_t count, const int *with, size_t *first, size_t kinds, uintptr_t stream) {
-    return dsts && srcs && sizes && *first == 0 && kinds == 1 ? batch("13.0", count, with, stream) : INVALID_VALUE;
+static int batch_12_8(void *dsts, void *srcs, void *sizes, size_t count, const int *with, size_t *firsts, size_t kinds, size_t *failed, uintptr_t stream) {
+    return dsts && srcs && sizes && failed ? batch_of("12.8", count, with, firsts, kinds, stream) : INVALID_VALUE;
+}
+static int batch_13_0(void *dsts, void *srcs, void *sizes, size_t count, const int *with, size_t *firsts, size_t kinds, uintptr_t stream) {
+    return dsts && srcs && sizes ? batch_of("13.0", count, with, firsts, kinds, stream) : INVALID_VALUE;
 }
 static int copy_with(uintptr_t dst, uintptr_t src, size_t size, const int *with, uintptr_t stream) {
     return dst && src && size ? batch("13.2", 1, with, stream) : INVALID_VALUE;
@@ -420,6 +430,7 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuOccupancyMaxPotentialClusterSize", 11070, wants_context}, {"cuOccupancyAvailableDynamicSMemPerBlock", 10020, wants_context},
     {"cuGraphKernelNodeGetParams", 12000, wants_context}, {"cuGraphKernelNodeSetParams", 12000, wants_context},
     {"cuGraphExecKernelNodeSetParams", 12000, wants_context}, {"cuGraphCreate", 10000, wants_context},
+    {"cuGraphKernelNodeSetAttribute", 11000, wants_context}, {"cuGraphKernelNodeGetAttribute", 11000, wants_context},
     {"cuGraphClone", 10000, wants_context}, {"cuGraphNodeFindInClone", 10000, wants_context},
     {"cuGraphNodeSetParams", 12020, wants_context}, {"cuGraphExecNodeSetParams", 12020, set_node},
     {"cuGraphDestroyNode", 10000, wants_context}, {"cuGraphAddDependencies", 12030, wants_context},
