@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -234,31 +234,57 @@ def suspend(pid: int, timeout: float | None = None, *, prepare: bool = True) -> 
         as lock and checkpoint; TimeoutError, RuntimeError: it listens, and does not answer or cannot prepare.
     """
     before = state(pid)
+    prepares = prepare and before == "running"
+    with checkpoint_listener.preparation(pid, PREPARATION) if prepares else nullcontext():
+        try:
+            suspend_alone(pid, timeout, before == "locked")
+        except BaseException:
+            with suppress(CudaError, ValueError, OSError, RuntimeError):
+                if prepares and state(pid) == "running":
+                    checkpoint_listener.tell(pid, "wake", PREPARATION)
+            raise
+
+
+def suspend_alone(pid: int, timeout: float | None, others: bool) -> None:
+    # others: whether a lock that the process has is another caller's, which stays.
     try:
-        if prepare and before == "running":
-            checkpoint_listener.tell(pid, "prepare", PREPARATION)
-        if before != "locked":
-            lock(pid, timeout)
+        if not others:
+            try:
+                lock(pid, timeout)
+            except Exception:  # refused; behind Ctrl-C it may have been given
+                others = True
+                raise
         checkpoint(pid)
     except BaseException:
-        with suppress(CudaError, ValueError, OSError, RuntimeError):
-            if before != "locked" and state(pid) == "locked":
-                unlock(pid)
-            if before == "running" and state(pid) == before:
-                checkpoint_listener.tell(pid, "wake", PREPARATION)
+        if not others:
+            try:
+                unlock_again(pid)
+            except KeyboardInterrupt:  # a process that stayed locked would stand still
+                unlock_again(pid)
+                raise
         raise
 
 
+def unlock_again(pid: int) -> None:
+    with suppress(CudaError, ValueError):
+        if state(pid) == "locked":
+            unlock(pid)
+
+
 def resume(pid: int, devices: Mapping[int | str, int | str] | None = None) -> None:
-    """Restores a checkpointed process and unlocks it; one that is locked is unlocked alone.
+    """Restores a checkpointed process and unlocks it; one that is locked is unlocked alone, and one that runs
+    and listens only wakes.
 
     Arguments:
         pid, devices: as for restore.
     Raises:
         as restore and unlock.  A process that could not be restored stays checkpointed; try again.
-        TimeoutError, RuntimeError: it runs, but pools that slept for the checkpoint did not wake.
+        TimeoutError, RuntimeError: it runs, but pools that slept for the checkpoint did not wake; try again.
     """
-    if state(pid) != "locked":
+    before = state(pid)
+    if before == "running" and devices is None and checkpoint_listener.tell(pid, "wake", PREPARATION):
+        return
+    if before != "locked":
         restore(pid, devices)
     unlock(pid)
     checkpoint_listener.tell(pid, "wake", PREPARATION)

@@ -1,8 +1,10 @@
 """A process that prepares itself when another one suspends it: what the two say to each other.
 
 The process that listens has a Unix socket under an abstract name with its number in it.  Each connection is
-one word, "prepare" or "wake", and one answer, "ok" or what went wrong.  Both sides look by SO_PEERCRED who
-the other is: the same user, or root, and the process that was meant.
+one word, "prepare" or "wake", and one answer, "ok" or what went wrong.  Who said "prepare" keeps the
+connection, and says "suspended" in the end: where it is over before that, the client gave up or died, and
+what slept wakes.  Both sides look by SO_PEERCRED who the other is: the same user, or root, and the process
+that was meant.
 """
 
 from __future__ import annotations
@@ -10,18 +12,19 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import select
 import socket
 import struct
 import threading
 import time
 import warnings
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from accelrt.core import process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
 CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
@@ -68,6 +71,7 @@ class Listener:
         self.opening: threading.RLock = threading.RLock()  # for the socket
         self.asleep: ExitStack | None = None
         self.socket: socket.socket = lifted(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        self.preparing: list[socket.socket] = []  # of those who said "prepare", and not yet "suspended"
         self.thread: threading.Thread = threading.Thread(
             target=self.run, name="accelrt-checkpoint", daemon=True
         )
@@ -88,22 +92,45 @@ class Listener:
                 if not self.closed:
                     report(error)
                     time.sleep(PAUSE)
+        self.close_connections()
 
     def serve_one(self) -> None:
+        poll = select.poll()
+        for connection in (self.socket, *self.preparing):
+            poll.register(connection, select.POLLIN)
+        numbers = [number for number, _ in poll.poll()]
+        for connection in [each for each in self.preparing if each.fileno() in numbers]:
+            self.let_go(connection)
+        if self.socket.fileno() in numbers:
+            self.accept_one()
+
+    def let_go(self, connection: socket.socket) -> None:
+        self.preparing.remove(connection)
+        word = b""
+        with connection:
+            with suppress(OSError):
+                word = connection.recv(LONGEST)
+            if word != b"suspended" and not self.preparing:
+                self.perform(b"wake")
+
+    def accept_one(self) -> None:
         try:
             connection = lifted(self.socket.accept()[0])
         except OSError as error:
             self.closed = self.closed or error.errno in CLOSED
             raise
-        with connection:
+        with ExitStack() as kept:
+            kept.enter_context(connection)
             connection.settimeout(ANSWER_SECONDS)
-            self.answer(connection)
+            _, user = peer_of(connection)
+            if user in (0, os.geteuid()):
+                word = connection.recv(LONGEST)
+                if word == b"prepare":
+                    self.preparing.append(connection)
+                    kept.pop_all()
+                self.answer(connection, word)
 
-    def answer(self, connection: socket.socket) -> None:
-        _, user = peer_of(connection)
-        if user not in (0, os.geteuid()):
-            return
-        word = connection.recv(LONGEST)
+    def answer(self, connection: socket.socket, word: bytes) -> None:
         try:
             self.perform(word)
         except Exception as error:
@@ -140,6 +167,10 @@ class Listener:
         with self.opening:
             self.socket.close()
         self.perform(b"wake")  # behind a word that is performed just now
+
+    def close_connections(self) -> None:
+        while self.preparing:
+            self.preparing.pop().close()
 
 
 def bind(listening: socket.socket, address: str) -> None:
@@ -201,10 +232,11 @@ def end(listener: Listener) -> None:
 
 
 def forget_in_child() -> None:
-    # The parent's socket: whoever calls the parent is not to wait for the child.
+    # The parent's sockets: whoever calls the parent is not to wait for the child.
     global _listener
     if _listener is not None:
         _listener.socket.close()
+        _listener.close_connections()
     _listener = None
 
 
@@ -216,22 +248,43 @@ def tell(pid: int, word: str, seconds: float) -> bool:
         RuntimeError: what it was told went wrong there.
     """
     with lifted(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as connection:
-        connection.settimeout(seconds)
-        try:
-            connect(connection, address_of(pid), seconds)
-            number, user = peer_of(connection)
-            if number != pid or user not in (0, os.geteuid(), owner_of(pid)):
-                return False  # somebody took its name
-            connection.sendall(word.encode())
-            reply = connection.recv(LONGEST)
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except (ConnectionResetError, BrokenPipeError):
-            reply = b""
-        except TimeoutError:
-            raise TimeoutError(
-                f"process {pid} was told to {word}, and did not answer within {seconds:g} s"
-            ) from None
+        return say(connection, pid, word, seconds)
+
+
+@contextmanager
+def preparation(pid: int, seconds: float) -> Iterator[None]:
+    """Makes a context for which a process that listens prepares itself, and behind which it stays so; where
+    the block raises, or this process dies, it wakes.
+
+    Raises:
+        as tell.
+    """
+    with lifted(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as connection:
+        listens = say(connection, pid, "prepare", seconds)
+        yield
+        if listens:
+            with suppress(OSError):
+                connection.sendall(b"suspended")
+                connection.recv(LONGEST)  # its end: whoever saves the process now finds no connection open
+
+
+def say(connection: socket.socket, pid: int, word: str, seconds: float) -> bool:
+    connection.settimeout(seconds)
+    try:
+        connect(connection, address_of(pid), seconds)
+        number, user = peer_of(connection)
+        if number != pid or user not in (0, os.geteuid(), owner_of(pid)):
+            return False  # somebody took its name
+        connection.sendall(word.encode())
+        reply = connection.recv(LONGEST)
+    except (ConnectionRefusedError, FileNotFoundError):
+        return False
+    except (ConnectionResetError, BrokenPipeError):
+        reply = b""
+    except TimeoutError:
+        raise TimeoutError(
+            f"process {pid} was told to {word}, and did not answer within {seconds:g} s"
+        ) from None
     if reply != b"ok":
         error = reply.decode(errors="replace") or "it broke the connection off"
         raise RuntimeError(f"process {pid} was told to {word}, which failed there: {error}")

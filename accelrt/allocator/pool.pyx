@@ -1092,7 +1092,8 @@ cdef int empty_named(int device, const uint64_t* name) noexcept nogil:
     if pool == NULL:
         return 0
     if pool.external != NULL:
-        return external_empty(pool.external)
+        code = external_empty(pool.external)
+        return code if code else destroy_spare(pool.table, device)
     pthread_mutex_lock(&pool.growth)
     lock_all(pool)
     pool.stats.num_sync_all_streams += 1

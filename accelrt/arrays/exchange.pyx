@@ -46,7 +46,7 @@ from accelrt.streams.stream cimport (
     current_handle, current_of, judge_handle, ordinal_beside, Stream, stream_for, stream_of, wrap,
 )
 from accelrt.runtime.access cimport (
-    Access, any_sleeps, begin_use, end_use, link_export, PoolBlock, refuse_sleeping, unlink_export,
+    Access, any_sleeps, begin_use, end_use, link_export, PoolBlock, PoolView, refuse_sleeping, unlink_export,
 )
 cimport accelrt.runtime.access as watch
 
@@ -152,12 +152,9 @@ cdef inline int place_of(Array array, int32_t* out_type, int32_t* out_id) except
     elif array.device_index >= 0:
         out_type[0], out_id[0] = DL_CUDA_MANAGED if is_managed(array.ptr) else DL_CUDA, array.device_index
     else:
-        out_type[0] = DL_CUDA_HOST if array.owner == PINNED_BUFFER or is_of_pool(array) else DL_CPU
+        is_of_pool = isinstance(array.base, memoryview) and isinstance(array.base.obj, PoolBlock)
+        out_type[0] = DL_CUDA_HOST if array.owner == PINNED_BUFFER or is_of_pool else DL_CPU
     return 0
-
-
-cdef bint is_of_pool(Array array):
-    return isinstance(array.base, memoryview) and isinstance(array.base.obj, PoolBlock)
 
 
 cdef object device_pair(Array array):
@@ -836,6 +833,7 @@ cdef Array wrap_interface(object source):
     cdef Operand side
     cdef Stream worker = None
     cdef Array array
+    cdef object base = PoolView(source) if isinstance(source, PoolBlock) else source
     interface = init.later("accelrt.arrays.cuda_array").describe(source.__cuda_array_interface__, "source")
     kind = dtype_of(interface.dtype)
     cdef uintptr_t address = interface.address
@@ -851,7 +849,7 @@ cdef Array wrap_interface(object source):
         side.ordinal = device
         side.producer = interface.stream if address else 0
         follow_producer(&side, worker)
-    array = new_array(source, address, device, worker, kind, ndim, interface.readonly)
+    array = new_array(base, address, device, worker, kind, ndim, interface.readonly)
     memcpy(array.extents, extents, 2 * ndim * sizeof(Py_ssize_t))
     return finish_array(array)
 

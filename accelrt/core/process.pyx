@@ -297,11 +297,11 @@ cdef class ForkSafeLock:
         cdef long long end = now() + 1000 * left
         cdef int status
         while True:
+            PyErr_CheckSignals()  # those before the wait do not end it
             with nogil:
                 status = PyThread_acquire_lock_timed(self.lock, left, True)
             if status != PY_LOCK_INTR:
                 return status == PY_LOCK_ACQUIRED
-            PyErr_CheckSignals()
             if timeout != -1:
                 left = max(end - now(), 0) // 1000
 
@@ -371,6 +371,7 @@ cdef class PythonFunctions:
 cdef list python_functions = []
 cdef list superseded = []
 cdef dict under_way = {}         # thread -> the functions that were run before its fork
+cdef dict interruptions = {}     # thread -> what a signal's handler raised in these
 cdef ForkSafeLock hooking = ForkSafeLock()
 cdef bint child_is_hooked = False
 
@@ -397,15 +398,18 @@ cdef PythonFunctions functions_of(str name, dict ranks, str rank, before, parent
     return functions
 
 
-cdef void run(PythonFunctions entry, object function, const char* phase) noexcept:
-    # Whatever it raises is told, and the rest runs.
+cdef object run(PythonFunctions entry, object function, const char* phase):
+    # What it raises is told, but for an interruption, which is answered; the rest runs.
     if function is None:
-        return
+        return None
     trace(phase, entry.traced_name)
     try:
         function()
-    except BaseException as error:
+    except Exception as error:
         tell(error, function)
+    except BaseException as error:
+        return error
+    return None
 
 
 cdef void tell(error, function) noexcept:
@@ -419,8 +423,9 @@ def call_at_fork(
 ) -> None:
     """Has Python functions called around each os.fork(): before it, with ranks in reverse, then in both processes.
 
-    What they raise goes to sys.unraisablehook, and the others still run; parent runs also where its before was
-    interrupted.  What the name has at the rank already, as of a module that is imported again, is replaced.
+    What they raise goes to sys.unraisablehook, and the others still run; an interruption comes out of the fork, in the
+    parent.  parent runs also where its before was interrupted.  What the name has at the rank already, as of a module that
+    is imported again, is replaced.
 
     Arguments:
         name: str, the module's, without "accelrt.".
@@ -437,7 +442,7 @@ def call_at_fork(
         pthread_mutex_unlock(&table)
 
 
-cdef void hook_child() noexcept:
+cdef object hook_child():
     # At the first fork, not at import: the part of threading in a child comes before ours, and so is registered first; to
     # import it takes a third of what the rest of accelrt does.
     global child_is_hooked
@@ -447,32 +452,44 @@ cdef void hook_child() noexcept:
             if not child_is_hooked:
                 child_is_hooked = True
                 os.register_at_fork(after_in_child=_after_in_child)
-    except BaseException as error:  # an interruption; the next fork tries again
-        tell(error, _after_in_child)
+    except BaseException as error:  # an interruption, which is answered; the next fork tries again
+        return error
+    return None
 
 
 def _before_fork():
     cdef PythonFunctions entry
     cdef list before = python_functions
+    cdef object interruption = None
     if not child_is_hooked:
-        hook_child()
+        interruption = hook_child()
     under_way[PyThread_get_thread_ident()] = before
     for entry in reversed(before):
-        run(entry, entry.before, "before")
+        interruption = run(entry, entry.before, "before") or interruption
+    if interruption is not None:
+        interruptions[PyThread_get_thread_ident()] = interruption
 
 
 def _after_in_parent():
     # Those registered meanwhile have nothing to undo.
     cdef PythonFunctions entry
-    for entry in under_way.pop(PyThread_get_thread_ident(), ()):
-        run(entry, entry.parent, "after in parent")
+    cdef unsigned long thread = PyThread_get_thread_ident()
+    cdef object interruption = interruptions.pop(thread, None)
+    for entry in under_way.pop(thread, ()):
+        interruption = run(entry, entry.parent, "after in parent") or interruption
+    if interruption is not None:  # os.fork() would tell what is raised here, and lose it
+        PyThreadState_SetAsyncExc(thread, type(interruption))
 
 
 def _after_in_child():
     cdef PythonFunctions entry
+    cdef object interruption = None
     under_way.clear()
+    interruptions.clear()  # they are the parent's
     for entry in python_functions:
-        run(entry, entry.child, "after in child")
+        interruption = run(entry, entry.child, "after in child") or interruption
+    if interruption is not None:
+        PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), type(interruption))
 
 
 # Locks of Python code that a fork takes.  Compiled code is interrupted in the wait alone, and holds nothing then: Ctrl-C
@@ -480,22 +497,18 @@ def _after_in_child():
 cdef dict held_by_forks = {}  # thread -> of each fork under way, the locks that it has
 
 
-cdef int release_all(list locks) except -1:
-    cdef ForkSafeLock lock
-    while locks:
-        lock = locks.pop()
-        if lock.held_here():  # not in a child of more forks than are told apart
-            lock.give_back()
-    return 0
-
-
-def hold_through_fork(first: list[ForkSafeLock], others: dict[int, ForkSafeLock]) -> None:
-    """Takes locks before a fork, which release_held() gives back behind it.  It holds none while it waits for one.
+def hold_through_forks(str name, str rank, first: list[ForkSafeLock], others: dict[int, ForkSafeLock]) -> None:
+    """Has locks taken before each fork, and given back behind it in both processes.  It holds none while it waits for one.
 
     Arguments:
+        name, rank: as of call_at_fork.
         first: list of ForkSafeLocks, the last of which guards others.
         others: dict of ForkSafeLocks.
     """
+    call_at_fork(name, rank, lambda: hold(first, others), _release_held, _release_held)
+
+
+cdef int hold(list first, dict others) except -1:
     cdef list held = []
     cdef ForkSafeLock busy
     held_by_forks.setdefault(PyThread_get_thread_ident(), []).append(held)
@@ -504,7 +517,7 @@ def hold_through_fork(first: list[ForkSafeLock], others: dict[int, ForkSafeLock]
         if busy is None:
             busy = try_to_take(list(others.values()), held)
         if busy is None:
-            return
+            return 0
         release_all(held)
         busy.take(True, -1)
         busy.give_back()
@@ -520,10 +533,19 @@ cdef ForkSafeLock try_to_take(list locks, list held):
     return None
 
 
-def release_held() -> None:
-    """Gives back what the calling thread took before its fork, in the parent and in the child."""
+cdef int release_all(list locks) except -1:
+    cdef ForkSafeLock lock
+    while locks:
+        lock = locks.pop()
+        if lock.held_here():  # not in a child of more forks than are told apart
+            lock.give_back()
+    return 0
+
+
+def _release_held():
+    # What the calling thread took before its fork, in the parent and in the child.
     cdef list forks_under_way = held_by_forks.get(PyThread_get_thread_ident())
-    if forks_under_way:  # else an interruption ended the wait before it began
+    if forks_under_way:
         release_all(forks_under_way.pop())
 
 
@@ -584,7 +606,9 @@ def _run_at_exit():
     cdef PythonFunctions entry = next_at_exit(process)
     while entry is not None:
         entry.ended_in = process
-        run(entry, entry.parent, "exit")
+        interruption = run(entry, entry.parent, "exit")
+        if interruption is not None:
+            tell(interruption, entry.parent)
         entry = next_at_exit(process)
 
 

@@ -358,7 +358,8 @@ class GraphDefinition(DefinitionParts):
     # --- conditions ---
 
     def condition(self, value: int = 0, *, keep: bool = False) -> Condition:
-        """Makes a value that nodes of this graph, and of the graphs within it, depend on.
+        """Makes a value that one conditional node of this graph, or of one within it, depends on; any number
+        of kernels set it.
 
         Arguments:
             value: int from 0 to 2**32 - 1, what it is when a launch begins.

@@ -1041,7 +1041,7 @@ def change_node(
                 work.release_child()
         finally:
             graph.end_change()
-            graph.edits += 1
+            graph.edits += graph.changes.get(node) is change  # one that was refused is none
             if source is not graph:
                 count_uses(source, -1)
         if work.child is not None:

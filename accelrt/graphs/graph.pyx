@@ -954,7 +954,7 @@ cdef class CUDAGraph:
             raise
         finally:
             self.end_change()
-            self.edits += 1
+            self.edits += self.changes is not None and self.changes.get(node) is change  # one that was refused is none
             if source is not None:
                 count_uses(source, -1)
         if left:

@@ -423,11 +423,6 @@ cdef int make_pages(int device, uint64_t number, uintptr_t address, size_t page,
     return code
 
 
-cdef void begin_one_slice(long long ns) noexcept nogil:
-    if is_main_thread():
-        begin_slice(ns)
-
-
 cdef bint goes_on(int code, long long* ns) except -1:
     # Behind a call in a slice: whether it is to be made again.  Signals' handlers run here, with no lock held and outside of
     # the gate, for they may allocate and capture.
@@ -732,9 +727,6 @@ cdef class Reservation:
         # The caller's code comes first.
         return self.stream if stream is None else stream_for(stream, self.device_index, "the reservation")
 
-    cdef bint is_own(self, Stream stream) noexcept:
-        return stream is self.stream or stream.handle == self.stream.handle
-
     cdef int raise_code(self, int code, str call, size_t first, size_t size, Stream stream) except -1:
         at = first * self.page_bytes
         if code == COMMITTED:
@@ -778,7 +770,7 @@ cdef class Reservation:
         self.check_range(offset, nbytes, &first, &end)
         if first == end:
             return
-        if not self.is_own(worker):
+        if handle != self.stream.handle:
             if any_capture() and record_on(worker.device_index, worker.handle) is not None:
                 raise RuntimeError("commit: the stream captures, and cannot wait for the Reservation's; commit before the "
                                    "capture begins")
@@ -787,7 +779,8 @@ cdef class Reservation:
         while True:
             take_stack_for(self.device_index, CONTEXT_STATE)
             with nogil:
-                begin_one_slice(ns)
+                if is_main_thread():
+                    begin_slice(ns)
                 code = commit_pages(self.device_index, self.number, self.ptr, self.page_bytes, first, end, keep, other,
                                     handle, &index)
             if not goes_on(code, &ns):
@@ -859,7 +852,8 @@ cdef class Reservation:
         while True:
             take_stack_for(self.device_index, CONTEXT_ALL)
             with nogil:
-                begin_one_slice(ns)
+                if is_main_thread():
+                    begin_slice(ns)
                 code = make_pages(self.device_index, self.number, self.ptr, self.page_bytes, first, end, keep)
             if not goes_on(code, &ns):
                 break
@@ -1080,11 +1074,11 @@ cdef class Reservation:
             RuntimeError, CudaError: as of MemPool.sleep.
         """
         cdef size_t page
-        self.check_open()
         with self.turn("sleep"):
             pool = self.opened()
             try:
-                for page, access in self.accesses.items():  # the contents of what may not be read are kept too
+                # The contents of what may not be read are kept too.
+                for page, access in () if pool.is_asleep() else self.accesses.items():
                     if access == "none":
                         self.set_access(page, page + 1, MEMORY_READ)
                 return put_to_sleep("Reservation.sleep", self.device_index, 0, self.number, keep, exports, self.ptr)
@@ -1100,9 +1094,8 @@ cdef class Reservation:
             SleepResult.
         Raises:
             ValueError: the Reservation is closed.
-            RuntimeError, CudaError: as of MemPool.wake.
+            RuntimeError, CudaError: as of MemPool.wake; or it is awake, and access() tells what is not protected again.
         """
-        self.check_open()
         with self.turn("wake"):
             pool = self.opened()
             try:
@@ -1112,9 +1105,16 @@ cdef class Reservation:
                     self.protect_again(list(self.accesses))
 
     cdef int protect_again(self, list pages) except -1:
-        cdef size_t page
+        # All that the driver takes.  What it refuses stays open, and is told so.
+        cdef object refusal = None
         for page in pages:
-            self.set_access(page, page + 1, ACCESS[self.accesses[page]])
+            try:
+                self.set_access(page, page + 1, ACCESS[self.accesses[page]])
+            except CudaError as error:
+                del self.accesses[page]
+                refusal = error
+        if refusal is not None:
+            raise refusal
         return 0
 
     def is_asleep(self) -> bool:
@@ -1142,10 +1142,11 @@ cdef class Reservation:
         cdef int code
         if pool is None:
             return 0
-        if self.views:
-            raise BufferError(f"{self.views} Buffers or Arrays on the Reservation are alive; drop them, and views of them, "
-                              "first")
-        self.pool = None  # nobody makes a Buffer on it meanwhile
+        with cython.critical_section(self):
+            if self.views:
+                raise BufferError(f"{self.views} Buffers or Arrays on the Reservation are alive; drop them, and views of "
+                                  "them, first")
+            self.pool = None  # nobody makes a Buffer on it meanwhile
         try:
             for page in () if pool.is_asleep() else list(self.accesses):  # asleep there are no pages
                 self.set_access(page, page + 1, MEMORY_WRITTEN)
@@ -1207,7 +1208,7 @@ cdef class ReservedView:  # what a Buffer on a Reservation keeps
 
     def __dealloc__(self):
         if self.reservation is not None:
-            self.reservation.views -= 1
+            count_view(self.reservation, -1)
 
     def __reduce__(self):
         refuse_copy(self, "it counts as one user of the reservation")

@@ -318,10 +318,18 @@ class DeviceBuffer:
             prefetch(memory, where, order)
 
     def free(self) -> None:
-        """Gives the memory back now; size and capacity are 0 then.  Doing it again does nothing."""
-        while not self._exchange(before := self._held, Held(before.memory, 0)):
+        """Gives the memory back now; size and capacity are 0 then.  Doing it again does nothing.
+
+        Raises:
+            BufferError: other libraries' arrays on the memory are alive; it is as it was.
+        """
+        while not self._exchange(before := self._held, emptied := Held(before.memory, 0)):
             pass
-        before.memory.free()
+        try:
+            before.memory.free()
+        except Exception:
+            self._exchange(emptied, before)
+            raise
 
     def __enter__(self) -> DeviceBuffer:
         return self

@@ -170,6 +170,10 @@ cdef class PoolBlock:
     cdef int give(self, bint is_kept) noexcept  # is_kept: what the driver refuses, but for a capture, stays the owner's
     cdef int give_back(self) except? -1
 
+# What an Array on it keeps; while there is one, free() refuses.
+cdef class PoolView:
+    cdef readonly PoolBlock block
+
 cdef int await_uses(str call, int device, uint64_t first, uint64_t second) except -1
 cdef void await_others(Access* access, const uintptr_t* addresses, size_t count) noexcept
 

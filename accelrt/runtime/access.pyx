@@ -620,6 +620,28 @@ cdef class PoolBlock:
             raise_status(code, "managed_pool_free", ("address", self.address))
 
 
+cdef class PoolView:
+    """PoolView(block)\n--\n\n\
+    What keeps memory of a driver's pool from being given back while there is an Array on it."""
+
+    def __init__(self, PoolBlock block not None) -> None:
+        if self.block is not None:
+            raise RuntimeError("a PoolView is initialised once")
+        with cython.critical_section(block):
+            if block.address == 0:
+                raise ValueError(f"{block!r} was given back; allocate other memory")
+            block.exports += 1
+        self.block = block
+
+    def __dealloc__(self):
+        if self.block is not None:
+            with cython.critical_section(self.block):
+                self.block.exports -= 1
+
+    def __reduce__(self):
+        refuse_copy(self, "it counts as one view of the memory")
+
+
 # --- sleeps ----------------------------------------------------------------------------------------------------------
 
 cdef bint holds_up(const Access* access, int device, uint64_t first, uint64_t second) noexcept:

@@ -261,12 +261,6 @@ _lazy_init = init
 _is_in_bad_fork = is_in_bad_fork
 
 
-def wait_before_fork() -> None:
-    """Waits for others' initialisation and imports, which a child would have half done."""
-    process.hold_through_fork([_lock, _importers_lock], _importers)
-
-
-process.call_at_fork(
-    "runtime.init", "initialisation", wait_before_fork, process.release_held, process.release_held
-)
+# A child would have half done what other threads initialise and import.
+process.hold_through_forks("runtime.init", "initialisation", [_lock, _importers_lock], _importers)
 registry.on_first_use(init)

@@ -502,6 +502,9 @@ def test_refusals_of_memory_and_conditions_on_the_host(rows, on_host, graph, dev
     assert add_code(rows, other, NodeParams(condition=handle, kind=WHILE, count=2, **given)) == INVALID_VALUE
     assert add_code(rows, other, NodeParams(condition=handle, kind=3, count=1, **given)) == INVALID_VALUE
     _, (body,) = condition(rows, other, 0, IF, 1, handle=handle)
+    second = NodeParams(condition=handle, kind=WHILE, count=1, **given)
+    for part in (other, body):  # a condition has one node, as NVIDIA's driver has it
+        assert add_code(rows, part, second) == INVALID_VALUE
     assert add_code(rows, body, NodeParams(type=HOST, fn=1)) == NOT_SUPPORTED
     assert rows.graph_clone(other)[0] == NOT_SUPPORTED
     rows.ok("graph_destroy", other)

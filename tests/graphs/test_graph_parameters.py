@@ -10,7 +10,7 @@ from child import in_own_process
 from graph_memory import filled, read, read_numbers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_sources import numbers
+from kernel_sources import image_for, numbers
 
 import accelrt
 from accelrt import testing
@@ -510,6 +510,25 @@ def test_a_change_by_hand_leaves_the_memory_that_names_gave(image):
     assert (read(y) == 0).all()
     definition.instantiate().replay()  # the definition has what it had
     assert (read(x)[:16] == 2).all()
+
+
+@pytest.mark.host
+@in_own_process
+def test_a_change_by_hand_that_was_refused_is_none():
+    testing.use_device()
+    definition, x, y, z = accelrt.GraphDefinition(), buffer(1), buffer(), buffer(7)
+    copy = definition.copy(y, x)
+    launch = definition.kernel(number_of(image_for("host")), 1, 16, (y, 5), after=copy)
+    instance = definition.instantiate()
+    arguments = accelrt.GraphParameters(instance, x=x)
+    for changed in (instance, None):
+        for node, change in ((copy, {"dst": z}), (launch, {"grid": 4})):
+            with testing.failing(rows=["graph_node_set"]), pytest.raises(accelrt.CudaError):
+                node.update(instance=changed, **change)
+    arguments.replay(x=z)
+    assert (read(y)[64:] == 7).all()
+    accelrt.GraphParameters(instance, y=y).replay(y=x)
+    assert (read(x)[64:] == 7).all()
 
 
 def test_nodes_that_came_after_the_instance_have_no_names():

@@ -303,6 +303,19 @@ def real_contents():
     memory.audit()
 
 
+def real_events():
+    memory.select_backend("cudaMallocAsync")
+    shared, stream = accelrt.Buffer(MIB), accelrt.Stream()
+    shared.record_stream(stream)
+    shared.free()
+    accelrt.synchronize()
+    accelrt.empty_cache()
+    if ON_HOST:
+        from accelrt.driver.host import driver
+
+        assert driver.live_objects().get("events", 0) == 0
+
+
 def real_order():
     # Freed while another stream still reads it, then asked for and overwritten on the first: the reader, held
     # by the gate, sees what was there.
@@ -340,7 +353,7 @@ def real_capture():
 
 
 @pytest.mark.parametrize(
-    "function", [real_contents, real_order, real_capture], ids=lambda function: function.__name__
+    "function", [real_contents, real_events, real_order, real_capture], ids=lambda function: function.__name__
 )
 def test_on_the_device(function):
     in_child(function, ACCELRT_DRIVER="host" if ON_HOST else "cuda")

@@ -106,6 +106,35 @@ def test_other_libraries_have_the_bytes_by_dlpack(pool):
     assert held.__cuda_array_interface__["data"] == (held.ptr, False)
 
 
+@pytest.mark.parametrize("kind", [{}, {"managed": True}], ids=str)
+def test_memory_of_a_device_stays_while_others_have_it(kind):
+    with memory.DriverPool(**kind).allocate(NBYTES) as held:
+        tensor = held.__dlpack__()
+        with pytest.raises(BufferError, match=r"1 views of .* are alive; drop them before free"):
+            held.free()
+        del tensor
+        array = accelrt.asarray(held, copy=False)
+        part = array[:16]
+        del array
+        with pytest.raises(BufferError, match="1 views"):
+            held.free()
+        part.fill_(5)
+        del part
+    with pytest.raises(ValueError, match="was given back; allocate other memory"):
+        accelrt.asarray(held)
+
+
+@in_own_process
+def test_memory_stays_while_another_thread_makes_an_array_of_it():
+    faults = wrap_host()
+    held = memory.DriverPool(ipc_enabled=True).allocate(NBYTES)
+    caller = park("pointer_device", lambda: accelrt.asarray(held))
+    with pytest.raises(BufferError, match="1 views"):
+        held.free()
+    assert faults.go_on()
+    caller.result().fill_(5)
+
+
 def test_memory_of_a_device_is_no_buffer_and_has_dlpack_too():
     try:
         held = memory.DriverPool(ipc_enabled=True).allocate(64)
@@ -321,8 +350,7 @@ def test_memory_that_goes_while_another_thread_asks_about_it_is_told_to_be_freed
         "pointer_device": lambda held: accelrt.copy(target, held, blocking=False),
         "pool_pointer_export": lambda held: held.ipc_descriptor,
     }
-    uses = [*calls.items(), ("pointer_device", lambda held: accelrt.asarray(held))]
-    uses.append(("pointer_device", lambda held: accelrt.copy_many([target], [held])))
+    uses = [*calls.items(), ("pointer_device", lambda held: accelrt.copy_many([target], [held]))]
     for row, use in uses:
         pool = memory.DriverPool(ipc_enabled=True)
         held = pool.allocate(NBYTES)

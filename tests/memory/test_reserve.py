@@ -802,6 +802,38 @@ def test_what_is_refused_leaves_the_protection():
         assert cache.access(0) == "r"
 
 
+@in_own_process
+def test_what_the_driver_does_not_protect_again_is_told():
+    """What is refused as it wakes is open, and access() says so; the rest is protected."""
+    testing.use_device()
+    cache = accelrt.reserve(3 * page_bytes())
+    cache.commit()
+
+    def sleep_and_wake():
+        for page in range(3):
+            protect(cache, page, "r")
+        cache.sleep()
+        cache.wake()
+
+    told = []
+    for _ in testing.failing_calls(sleep_and_wake, rows=["memory_access"]):
+        if cache.is_asleep():
+            cache.wake()
+        told.append(sorted(cache.access(page * cache.page_bytes) for page in range(3)))
+    assert told[-4:] == [["r", "r", "rw"]] * 3 + [["r"] * 3]
+    cache.close()
+
+
+def test_what_may_not_be_read_and_sleeps_is_not_put_to_sleep_again(cache):
+    cache.commit(0, cache.page_bytes)
+    protect(cache, 0, "none")
+    cache.sleep()
+    with pytest.raises(RuntimeError, match="it sleeps already"):
+        cache.sleep()
+    cache.wake()
+    assert cache.access(0) == "none"
+
+
 def test_a_page_that_waits_for_its_last_use_is_not_protected():
     gate, other = threading.Event(), accelrt.Stream()
     with accelrt.reserve(4 * page_bytes()) as cache:

@@ -177,3 +177,26 @@ def test_copies_that_cannot_be_waited_for_keep_what_they_use(step):
     assert_contents(buffers, contents)
     memory.audit()
     memory.host_audit()
+
+
+@in_own_process
+def test_an_event_that_was_refused_is_asked_for_again():
+    faults, stream, pool = wrap_host(), accelrt.Stream(), accelrt.MemPool()
+    with accelrt.use_mem_pool(pool):
+        buffers = [accelrt.Buffer(MIB) for _ in range(2)]
+    for buffer in buffers:
+        buffer.record_stream(stream)
+    faults.arm(call=1, code=UNKNOWN, mode="once", rows=["event_record"])
+    buffers[0].free()
+    assert faults.fired() == 1
+    faults.disarm()
+    pool.sleep()  # there is no capture, which it would name
+    pool.wake()
+    faults.arm(call=1, code=UNKNOWN, mode="onward", rows=["event_record"])
+    buffers[1].free()
+    with pytest.raises(accelrt.CudaError, match=r"MemPool\.sleep.* answered UNKNOWN"):
+        pool.sleep()
+    faults.disarm()
+    assert not pool.is_asleep()
+    pool.sleep()
+    pool.wake()

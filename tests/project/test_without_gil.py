@@ -56,6 +56,16 @@ def at_once(function):
     on_threads(lambda _: function(), range(THREADS))
 
 
+def test_buffers_that_all_threads_make_on_a_reservation_leave_it_to_be_closed():
+    def make():
+        for _ in range(2000):
+            cache.buffer(0, 64)
+
+    cache = accelrt.reserve(1)
+    at_once(make)
+    cache.close()
+
+
 def test_a_buffer_that_all_threads_free_goes_back_once():
     for size in range(512, 512 * 100, 512):
         buffer = accelrt.Buffer(size)

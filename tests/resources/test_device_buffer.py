@@ -193,6 +193,17 @@ def test_a_resource_that_changes_the_buffer_it_is_asked_for():
     assert (made.nbytes, made.capacity) == (100, 100)
 
 
+def test_a_buffer_that_others_have_keeps_its_bytes_where_it_is_freed():
+    buffer = accelrt.resources.DeviceBuffer.from_host(bytes(range(64)))
+    tensor = buffer.__dlpack__()
+    with pytest.raises(BufferError, match="1 DLPack tensors"):
+        buffer.free()
+    assert (buffer.nbytes, buffer.to_bytes()) == (64, bytes(range(64)))
+    del tensor
+    buffer.free()
+    assert buffer.nbytes == buffer.capacity == 0
+
+
 def test_other_libraries_take_the_bytes_by_dlpack():
     growing = resources.DeviceBuffer.from_host(b"abcde")
     growing.reserve(100)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from beside import on_a_thread
 from child import in_own_process
 from cli_command import accelrt as command
+from every_bytecode import interrupt_everywhere
 from waiting import wait_until
 
 import accelrt
@@ -135,6 +137,17 @@ def test_a_process_that_others_locked_stays_so(stand_in, pid):
     assert checkpoint.state(pid) == "locked"
     checkpoint.resume(pid)
     assert checkpoint.state(pid) == "running"
+
+
+def test_a_lock_that_others_take_meanwhile_stays(stand_in, pid):
+    def locked_by_others(*_):
+        stand_in.process = LOCKED
+        return (401,)
+
+    stand_in.cuCheckpointProcessLock = locked_by_others
+    with pytest.raises(accelrt.CudaError, match="ILLEGAL_STATE"):
+        checkpoint.suspend(pid)
+    assert (stand_in.process, stand_in.calls) == (LOCKED, [])
 
 
 def test_what_could_not_be_restored_can_be_tried_again(stand_in, pid):
@@ -338,6 +351,85 @@ def test_a_process_that_cannot_prepare_is_told_of_and_runs_on(stand_in, listener
     assert listener("end") == "False False"
     checkpoint.suspend(listener.pid)
     assert listener() == "True True"
+
+
+def wait_until_awake(listener):
+    wait_until(lambda: listener() == "False False", "the process does not wake")
+
+
+@pytest.mark.host
+def test_a_process_wakes_whose_suspender_dies_before_it_has_suspended_it(listener):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as killed:
+        killed.connect(checkpoint_listener.address_of(listener.pid))
+        killed.sendall(b"prepare")
+        assert killed.recv(100) == b"ok"
+        assert listener() == "True True"
+    wait_until_awake(listener)
+
+
+@pytest.mark.host
+def test_a_process_that_another_prepares_too_sleeps_until_neither_does(stand_in, listener):
+    with pytest.raises(KeyError), checkpoint_listener.preparation(listener.pid, 300):
+        with pytest.raises(KeyError), checkpoint_listener.preparation(listener.pid, 300):
+            raise KeyError
+        checkpoint_listener.tell(listener.pid, "prepare", 300)
+        assert listener() == "True True"
+        raise KeyError
+    wait_until_awake(listener)
+
+
+@pytest.mark.host
+def test_a_process_that_was_stopped_and_did_not_prepare_in_time_is_awake_once_it_goes_on(
+    stand_in, listener, monkeypatch
+):
+    monkeypatch.setattr(checkpoint, "PREPARATION", 0.1)
+    os.kill(listener.pid, signal.SIGSTOP)
+    with pytest.raises(TimeoutError, match="was told to prepare, and did not answer"):
+        checkpoint.suspend(listener.pid)
+    os.kill(listener.pid, signal.SIGCONT)
+    monkeypatch.undo()
+    assert stand_in.calls == []
+    assert checkpoint_listener.tell(listener.pid, "wake", 300)  # behind that
+    wait_until_awake(listener)
+
+
+@pytest.mark.host
+def test_waking_can_be_tried_again(stand_in, listener):
+    def interrupted(pid, arguments):
+        StandIn.cuCheckpointProcessUnlock(stand_in, pid, arguments)
+        raise KeyboardInterrupt
+
+    checkpoint.suspend(listener.pid)
+    stand_in.cuCheckpointProcessUnlock = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.resume(listener.pid)
+    assert (stand_in.process, listener()) == (RUNNING, "True True")
+    checkpoint.resume(listener.pid)
+    assert listener() == "False False"
+    with pytest.raises(accelrt.CudaError, match="ILLEGAL_STATE"):
+        checkpoint.resume(listener.pid, {0: 0})  # which waking alone does not do
+
+
+def suspend_or_be_refused(pid):
+    with contextlib.suppress(accelrt.CudaError):
+        checkpoint.suspend(pid)
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("refusal", [{}, {"checkpoint": 2}])
+def test_an_interruption_leaves_no_process_locked_or_asleep(stand_in, listener, refusal):
+    stand_in.refuse.update(refusal)
+
+    def check(_):
+        assert stand_in.process in (RUNNING, SAVED)
+        if stand_in.process == SAVED:
+            checkpoint.resume(listener.pid)
+        wait_until_awake(listener)
+
+    reached, escaped = interrupt_everywhere(
+        lambda _: suspend_or_be_refused(listener.pid), [checkpoint, checkpoint_listener], check=check
+    )
+    assert escaped == reached > 50
 
 
 def test_this_process_listens_as_long_as_it_is_to(stand_in):

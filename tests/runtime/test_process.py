@@ -305,6 +305,19 @@ def test_a_signal_that_comes_as_a_fork_ends_comes_out_of_it_and_leaves_no_lock_t
 
 
 @in_own_process
+def test_a_signal_that_comes_before_a_fork_comes_out_of_it_in_the_parent():
+    """At the entry of a function of Python's, and in the wait for another thread's initialisation."""
+    first, last = process.FORK_ORDER[-1][0], process.FORK_ORDER[0][0]
+    process.call_at_fork("test", first, before=functools.partial(_thread.interrupt_main, signal.SIGINT))
+    process.call_at_fork("entered", last, before=lambda: None)
+    for wait in (lambda fork: fork(), functools.partial(held_elsewhere, init._lock)):
+        with pytest.raises(KeyboardInterrupt):
+            wait(lambda: os.fork() or os._exit(0))
+        assert os.wait()[1] == 0
+    on_a_thread(accelrt.init, timeout=60)
+
+
+@in_own_process
 def test_import_and_fork_at_once():
     """Modules register in C, by import, while another thread forks."""
     names = [

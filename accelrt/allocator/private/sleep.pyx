@@ -10,7 +10,7 @@ from accelrt.allocator.heaps cimport (
     unlock_all,
 )
 from accelrt.allocator.history_types cimport SLEPT, WOKEN
-from accelrt.allocator.miss cimport leave_audited, release_free, wait_all, wait_by
+from accelrt.allocator.miss cimport leave_audited, record_events, release_free, wait_all, wait_by
 from accelrt.allocator.pinned.cache cimport allocate_unshared, release_pinned, use_pinned_on
 from accelrt.allocator.pool cimport MAX_DEVICES, pool_if_made
 from accelrt.allocator.private.private_types cimport Kept, PrivatePool, Range, Suspension
@@ -778,9 +778,13 @@ cdef int judge(Pool* pool, const PrivatePool* owner) noexcept nogil:
 
 cdef int judge_work(Pool* pool, const PrivatePool* owner) noexcept nogil:
     # The part of it that may have changed once the uses under way have ended.
+    cdef int code
     if is_exported(pool, owner):
         return EXPORTED
-    return BESIDE_CAPTURE if pool.captures else FREED_CAPTURED if is_deferred(pool, owner) else 0
+    if pool.captures:
+        return BESIDE_CAPTURE
+    code = record_events(pool)  # the driver may have refused one before
+    return code if code else FREED_CAPTURED if is_deferred(pool, owner) else 0
 
 
 cdef bint is_exported(Pool* pool, const PrivatePool* owner) noexcept nogil:

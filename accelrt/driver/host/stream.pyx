@@ -1279,6 +1279,8 @@ cdef int append_node(Graph* graph, const Work* work, const Frontier* after) noex
     added.handle = new_handle()
     added.work = work[0]
     hold_work(work)
+    if work.kind == BRANCH:
+        work.condition.governs = True
     graph.count += 1
     return 0
 
@@ -1455,7 +1457,7 @@ cdef int begin_branch(Graph* graph, uint64_t condition, int flow, unsigned int c
     begin_work(out_work, BRANCH)
     out_work.condition = condition_of(graph, condition)
     out_work.flow = flow
-    if out_work.condition == NULL or count == 0:
+    if out_work.condition == NULL or out_work.condition.governs or count == 0:
         return INVALID_VALUE
     while count and code == 0:
         code = map_reserve(&bodies)

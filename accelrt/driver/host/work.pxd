@@ -1,5 +1,4 @@
 # What the host device's queues, captures and graphs are made of, all under the queue's lock.
-#
 # Work waits for tickets: a record makes one; waits, synchronisation and the legacy stream's implicit order hold it.
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, realloc
@@ -57,6 +56,7 @@ cdef struct Condition:
     unsigned int initial  # what it is when a launch begins
     bint kept           # it is what the launch before left instead
     int holders         # its graph, and every node that names it
+    bint governs        # it has, or had, its one conditional node
     Condition* next     # of the same graph
 
 # What a kernel is told of the block that it is called for: accelrt_block of kernels/DESIGN.md.
