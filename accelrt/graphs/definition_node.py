@@ -192,7 +192,8 @@ class DefinitionNode:
 
         Arguments:
             instance: CUDAGraph of GraphDefinition.instantiate.
-            enabled: bool, whether its launches do the node's work from now on.
+            enabled: bool, whether its launches do the node's work from now on, after the instance's update()
+                too.
         Raises:
             CudaError: the node is of another kind, or none of the instance's.
             RuntimeError: the node was added after the graph was instantiated, or the graph is gone.

@@ -906,7 +906,8 @@ cdef str instance_hint(int code):
     if code != NOT_SUPPORTED:
         return ""
     return ("a graph with conditions or allocations has one instance at a time: drop or reset() the other one, or bring it "
-            "up to date by its update(); or the driver takes no such flags, or not with these nodes")
+            "up to date by its update(); clones and children that were made of it before count too; or the driver takes no "
+            "such flags, or not with these nodes")
 
 
 cdef str launch_hint(int code):

@@ -266,6 +266,19 @@ def test_nodes_are_left_out_of_an_instance():
         fill.update(instance=other_graph, value=1)
 
 
+def test_what_an_instance_leaves_out_it_leaves_out_once_it_is_updated():
+    definition, x, y = accelrt.GraphDefinition(), buffer(), buffer()
+    first = definition.fill(x, 1)
+    second = definition.fill(y, 1, after=first)
+    graph = definition.instantiate()
+    first.set_enabled(graph, False)
+    first.update(value=2)
+    second.update(value=2)
+    graph.update(definition.graph)
+    replay(graph)
+    assert ((read(x) == 0).all(), (read(y) == 2).all()) == (True, True)
+
+
 def test_an_instance_takes_what_another_definition_does():
     definition = accelrt.GraphDefinition()
     x = buffer()
@@ -714,6 +727,28 @@ def test_a_graph_with_conditions_has_one_instance_at_a_time():
         definition.graph.instantiate()
         replay(definition.graph)
         assert (read(x) == value).all()
+
+
+@pytest.mark.parametrize("kind", ["clone", "child", "instance"])
+def test_what_was_made_of_a_graph_before_its_conditions_counts_as_an_instance(kind):
+    definition, around, x = accelrt.GraphDefinition(), accelrt.GraphDefinition(), buffer()
+    definition.fill(x, 1)
+    makers = {
+        "clone": definition.clone,
+        "child": lambda: around.child(definition),
+        "instance": definition.instantiate,
+    }
+    made = makers[kind]()
+    (body,) = definition.if_(definition.condition(1), after=definition.nodes()).bodies
+    body.fill(x, 2)
+    with pytest.raises(accelrt.NotSupportedError, match="clones and children that were made of it before"):
+        definition.instantiate()
+    if kind == "child":
+        made.remove()
+    del made, makers
+    gc.collect()
+    replay(definition.instantiate())
+    assert (read(x) == 2).all()
 
 
 def updated(node, instance, **changes):

@@ -230,7 +230,7 @@ cdef int clone_graph(const Graph* graph, Graph* within, Graph** out_clone) noexc
     cdef int index, code = map_reserve(&bodies)
     if clone == NULL:
         return NO_HOST_MEMORY
-    clone.handle = new_handle()
+    clone.handle, clone.origin = new_handle(), graph.handle
     clone.within = within
     clone.governed = within != NULL and within.governed
     if within != NULL and code == 0:
@@ -743,7 +743,7 @@ cdef int graph_instantiate_locked(uintptr_t graph, uint64_t flags, uintptr_t* ou
         code = INVALID_VALUE
     if code == 0 and flags & INSTANTIATE_FOR_DEVICE and not fits_device(origin):
         code = NOT_SUPPORTED
-    if code == 0 and origin.instances and has_conditions(origin):
+    if code == 0 and has_conditions(origin) and (origin.instances or has_clone(origin, &graphs) or has_clone(origin, &bodies)):
         code = NOT_SUPPORTED
     if code == 0:
         code = check_launches(origin)
@@ -775,6 +775,17 @@ cdef bint has_conditions(const Graph* graph) noexcept nogil:
     cdef int index
     for index in range(graph.count):
         if graph.nodes[index].work.kind == BRANCH:
+            return True
+    return False
+
+
+cdef bint has_clone(const Graph* graph, const AddressMap* among) noexcept nogil:
+    # A clone that lives, a child too, counts as an instance does; it was made before the condition.
+    cdef const Graph* each
+    cdef size_t index
+    for index in range(among.capacity):
+        each = <const Graph*>among.slots[index].value
+        if each != NULL and each.origin == graph.handle:
             return True
     return False
 

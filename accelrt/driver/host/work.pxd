@@ -182,7 +182,7 @@ cdef struct Graph:
     Graph* within      # whose body or child it is; NULL for a graph of its own
     bint governed      # it is a body of a BRANCH, or within one
     Graph* sibling     # the next body of the same BRANCH
-    uintptr_t handle   # of a body or a child, or of what is being captured
+    uintptr_t handle, origin  # of what is captured, of a body or a child too; of what it is a clone of, or 0
     int instances      # of a graph of its own, that are alive
     Condition* conditions  # made for its nodes
 
