@@ -16,7 +16,7 @@ from accelrt.core.process cimport ForkSafeLock
 from accelrt.driver.node_params cimport NODE_KERNEL, NodeParams
 cimport accelrt.driver.registry as registry
 from accelrt.graphs.edits import edit, params_to_bind
-from accelrt.graphs.graph cimport count_uses, CUDAGraph, UNREADY
+from accelrt.graphs.graph cimport CUDAGraph, source_of, UNREADY
 from accelrt.graphs.nodes cimport (
     copy_arguments, is_made, MemoryChange, Names, NodeChange, params_of, read_arguments, recorded,
 )
@@ -66,16 +66,26 @@ def memory_of(memory: object, str name) -> tuple[int, int, int]:
 
 def nodes_to_bind(CUDAGraph graph not None) -> list[tuple[GraphNode, object]]:
     """The nodes of what is replayed, each with its params; of a child with a list of the same, of others None."""
-    cdef CUDAGraph source = graph if graph.source is None else graph.source
+    cdef CUDAGraph source = source_of(graph)
     cdef NodeChange change
-    for change in (graph.changes or {}).values():
-        if graph.source is not None and change.is_apart:
-            raise RuntimeError("nodes of the instance were changed by hand; name its memory before that")
-    require_as_made(graph)
+    with cython.critical_section(graph, source):
+        state = state_of(graph)
+        for change in (graph.changes or {}).values():
+            if graph.source is not None and change.is_apart:
+                raise RuntimeError("nodes of the instance were changed by hand; name its memory before that")
+        require_as_made(graph)
     if graph.exec_ == 0:
         graph.instantiate()
     nodes = edit(source, None, params_to_bind, source)
-    return [(node, params) for node, params in nodes if is_made(source.by_node, graph.made_nodes, node.id)]
+    with cython.critical_section(graph, source):
+        require_state(graph, state)
+        return [(node, params) for node, params in nodes if is_made(source.by_node, graph.made_nodes, node.id)]
+
+
+cdef int require_state(CUDAGraph graph, tuple state) except -1:
+    if state_of(graph) != state:
+        raise RuntimeError("nodes of the graph were changed by another thread just now; make other GraphParameters")
+    return 0
 
 
 cdef int require_as_made(CUDAGraph graph) except -1:
@@ -90,12 +100,19 @@ cdef int require_as_made(CUDAGraph graph) except -1:
 
 def blocks_of(CUDAGraph graph not None) -> set[int]:
     """Returns where each memory begins that the nodes of a graph are known to use."""
-    return {(<Side>thing).address for thing in graph.things() or () if isinstance(thing, Side)}
+    with cython.critical_section(graph):
+        things = graph.things()
+    return {(<Side>thing).address for thing in things or () if isinstance(thing, Side)}
 
 
 # stub: def graph_state(graph: CUDAGraph) -> tuple[int, int, int, int]: ...
 def graph_state(CUDAGraph graph not None):
     """Counts what makes its nodes others than those that were looked at."""
+    with cython.critical_section(graph):
+        return state_of(graph)
+
+
+cdef tuple state_of(CUDAGraph graph):
     cdef CUDAGraph source = graph if graph.source is None else graph.source
     return graph.generation, graph.edits, source.generation, source.removals
 
@@ -129,26 +146,23 @@ cdef class Bindings(Names):
     def __init__(
         self, CUDAGraph graph not None, parameters: Sequence[tuple[object, ...]], state: tuple[int, int, int, int],
     ) -> None:
+        cdef CUDAGraph source = source_of(graph)
         if self.turn is not None:
             raise RuntimeError("these Bindings are made already; make others")
         self.turn = ForkSafeLock()
-        with cython.critical_section(graph):
+        with cython.critical_section(graph, source):
             graph.require_calm()
-            if graph_state(graph) != state:
-                raise RuntimeError("nodes of the graph were changed by another thread just now; make other GraphParameters")
+            require_state(graph, state)
             self.state[0], self.state[1], self.state[2], self.state[3] = state
             self.handle = graph.node_graph()
             require_as_made(graph)
-            self.serials = {node: (<NodeChange>change).serial for node, change in (graph.changes or {}).items()}
-            self.places = {parameter[0]: index for index, parameter in enumerate(parameters)}
-            self.parameters = list(parameters)
-            if graph.bound is not None:
-                self.parameters += moved_elsewhere(<Bindings>graph.bound, graph.rebinds, self.parameters)
-            self.allot(self.parameters)
-            self.spares, rebinds = [None] * self.name_count, [None] * self.name_count
-            if graph.bound is not None:
-                self.take_over(<Bindings>graph.bound, graph.rebinds, rebinds)
-            graph.bound, graph.rebinds = self, rebinds
+            graph.busy += 1  # what was bound before may let other threads in as it dies
+            source.uses += 1
+            try:
+                self.bind(graph, list(parameters))
+            finally:
+                graph.busy -= 1
+                source.uses -= 1
 
     def __dealloc__(self):
         cdef int index
@@ -161,6 +175,20 @@ cdef class Bindings(Names):
 
     def __reduce__(self):
         refuse_copy(self, "they are of one graph; make others")
+
+    cdef int bind(self, CUDAGraph graph, list parameters) except -1:
+        cdef list rebinds
+        self.serials = {node: (<NodeChange>change).serial for node, change in (graph.changes or {}).items()}
+        self.places = {parameter[0]: index for index, parameter in enumerate(parameters)}
+        self.parameters = parameters
+        if graph.bound is not None:
+            self.parameters += moved_elsewhere(<Bindings>graph.bound, graph.rebinds, self.parameters)
+        self.allot(self.parameters)
+        self.spares, rebinds = [None] * self.name_count, [None] * self.name_count
+        if graph.bound is not None:
+            self.take_over(<Bindings>graph.bound, graph.rebinds, rebinds)
+        graph.bound, graph.rebinds = self, rebinds
+        return 0
 
     cdef int allot(self, list parameters) except -1:
         # parameters: (name, address, bytes, device, uses)
@@ -246,19 +274,20 @@ cdef class Bindings(Names):
                 self.give(graph, memory)
             if replays:
                 with cython.critical_section(graph):
-                    graph.replay_slow(current_handle(graph.ordinal))
+                    graph.replay_slow(current_handle(graph.ordinal), self if len(memory) else None)
         finally:
             self.turn.give_back()
         return 0
 
-    cdef bint knows(self, CUDAGraph graph, CUDAGraph source) noexcept:
-        # Whether the instance's nodes are those that were looked at.
-        return (graph.bound is self and graph.generation == self.state[0] and graph.edits == self.state[1]
-                and source.generation == self.state[2] and source.removals == self.state[3]
-                and source.graph == self.handle and source.record is None)
+    cdef int require_bound(self, object graph) except -1:
+        # The instance's nodes are those that were looked at, and name the memory that was given here.
+        cdef CUDAGraph bound = graph
+        if bound.bound is not self or bound.generation != self.state[0] or bound.edits != self.state[1]:
+            raise_changed()
+        return 0
 
     cdef int give(self, CUDAGraph graph, dict memory) except -1:
-        cdef CUDAGraph source = graph if graph.source is None else graph.source
+        cdef CUDAGraph source = source_of(graph)
         cdef list changes = self.take_room(len(memory))
         cdef Access access
         cdef bint left = False
@@ -270,16 +299,16 @@ cdef class Bindings(Names):
             place = self.place_of(<str>name, place)
             changes[index] = self.look(<str>name, <object>thing, place)
             place, index = place + 1, index + 1
-        with cython.critical_section(graph):
+        with cython.critical_section(graph, source):
             self.begin(graph, source)
         begin_use(&access, gives_owner, <PyObject*>changes)
         try:
             left = self.put_memory(graph, changes)
         finally:
             end_use(&access)
-            count_uses(source, -1)
-            with cython.critical_section(graph):
+            with cython.critical_section(graph, source):
                 graph.end_change()
+                source.uses -= 1
         self.room = changes
         if left:
             drain()
@@ -296,12 +325,13 @@ cdef class Bindings(Names):
         if graph.exec_ == 0:
             raise RuntimeError("the graph is not instantiated any more; make other GraphParameters")
         source.require_calm()
-        if not self.knows(graph, source):
-            raise RuntimeError("nodes of the graph were changed, or it was instantiated anew, since its memory was named; "
-                               "make other GraphParameters")
+        self.require_bound(graph)
+        if (source.generation != self.state[2] or source.removals != self.state[3] or source.graph != self.handle
+                or source.record is not None):
+            raise_changed()
         graph.own_kernels()
         graph.begin_change()
-        count_uses(source, 1)
+        source.uses += 1
         return 0
 
     cdef bint put_memory(self, CUDAGraph graph, list changes) except -1:
@@ -424,6 +454,11 @@ cdef class Bindings(Names):
                 out_done[0] = index
                 break
         return code
+
+
+cdef int raise_changed() except -1:
+    raise RuntimeError("nodes of the graph were changed, or it was instantiated anew, since its memory was named; make "
+                       "other GraphParameters")
 
 
 cdef int raise_unfit(str name, const Operand* side, const BoundName* bound) except -1:

@@ -20,7 +20,7 @@ from accelrt.driver.node_params cimport (
 cimport accelrt.driver.registry as registry
 from accelrt.driver.memory cimport MAX_PITCH
 from accelrt.errors import CudaError, NotSupportedError
-from accelrt.graphs.graph cimport CALLBACKS, count_uses, CUDAGraph, node_id
+from accelrt.graphs.graph cimport CALLBACKS, CUDAGraph, node_id, source_of
 from accelrt.graphs.nodes cimport (
     all_things, checked_options, fits_body, Handles, hold_pool, list_edge_data, NodeChange, note_roles, params_of,
     params_of_instance, put_options, read_kernel_node, recorded, require_launchable, require_made, take_apart, type_name,
@@ -107,7 +107,7 @@ cdef class NodeWork:
         graph = self.child._graph
         with cython.critical_section(graph):
             if not self.is_within:
-                graph.raw_cuda_graph()
+                graph.kept_graph()
                 graph.require_unused()
             elif graph.record is not None:
                 raise RuntimeError("a graph has itself as a child, or a graph within it, once its capture has ended")
@@ -772,7 +772,7 @@ def find_clone(uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, CU
     cdef uintptr_t handle = handle_of(node), copied = 0, whole
     cdef int code
     with cython.critical_section(clone):
-        whole = clone.graph if clone.graph == graph else clone.raw_cuda_graph()
+        whole = clone.graph if clone.graph == graph else clone.kept_graph()
         code = registry.active().graph_find_in_clone(whole, handle, &copied)
     if code:
         raise_status(code, "graph_find_in_clone", ("graph", whole, "node", handle),
@@ -847,7 +847,7 @@ cdef uintptr_t whole_graph(CUDAGraph graph) except 0:
     cdef size_t count = 0
     cdef int code
     if graph.record is None:
-        return graph.raw_cuda_graph()
+        return graph.kept_graph()
     graph.require_calm()
     code = registry.active().capture_site(graph.ordinal, graph.record.origin, 0, NULL, &count, &handle)
     if code:
@@ -917,7 +917,7 @@ cdef uintptr_t require_exec(CUDAGraph graph) except 0:
 def instance_of(CUDAGraph graph not None, part: object, flags: int) -> CUDAGraph:
     """Instantiates a GraphDefinition's kept graph once more, as a CUDAGraph of its own."""
     with cython.critical_section(graph):
-        part_handle(graph, part, graph.raw_cuda_graph())
+        part_handle(graph, part, graph.kept_graph())
         begin_by_node(graph)
         return graph.make_instance(flags)
 
@@ -926,7 +926,7 @@ def clone_into(CUDAGraph graph not None, part: object, CUDAGraph clone not None)
     """Clones a GraphDefinition's kept graph into a CUDAGraph that holds nothing."""
     cdef int code
     with cython.critical_section(graph):
-        part_handle(graph, part, graph.raw_cuda_graph())
+        part_handle(graph, part, graph.kept_graph())
         graph.require_unused()
         begin_by_node(graph)
         graph.uses += 1
@@ -962,12 +962,13 @@ def change_kernel_within(
     priority: object = None,
 ) -> None:
     """Changes what such a node launches, in the graph, or in what is instantiated of another's; None leaves it."""
-    cdef CUDAGraph source = graph if graph.source is None else graph.source
-    with cython.critical_section(graph):
+    cdef CUDAGraph source = source_of(graph)
+    options = checked_options(cluster, cooperative, priority)
+    with cython.critical_section(graph, source):
         require_own_child(graph, part)
         graph.change_kernel(
-            part_handle(source, part, graph.node_graph()), handle_of(changed), kernel, grid, block, shared, args,
-            checked_options(cluster, cooperative, priority))
+            source, part_handle(source, part, graph.node_graph()), handle_of(changed), kernel, grid, block, shared, args,
+            options)
 
 
 cdef int require_own_child(CUDAGraph graph, object part) except -1:
@@ -1013,10 +1014,10 @@ def change_node(
     """Changes what a node of a GraphDefinition that is no kernel does: in the graph, where it is this one's, and in what
     is instantiated.  The inner nodes, of the graph that it owned, are gone then."""
     cdef NodeChange change = NodeChange.__new__(NodeChange)
-    cdef CUDAGraph source = graph if graph.source is None else graph.source
+    cdef CUDAGraph source = source_of(graph)
     cdef uintptr_t handle, node
     cdef bint left = False
-    with cython.critical_section(graph):
+    with cython.critical_section(graph, source):
         handle = part_handle(source, part, graph.node_graph())
         require_own_child(graph, part)
         graph.require_unreplayed()
@@ -1026,8 +1027,7 @@ def change_node(
             require_made(source.by_node, graph.made_nodes, node)
         work.is_within = work.child is not None and work.child._graph is source
         graph.begin_change()
-        if source is not graph:
-            count_uses(source, 1)
+        source.uses += 1
         try:
             work.hold_child()
             try:
@@ -1040,10 +1040,9 @@ def change_node(
             finally:
                 work.release_child()
         finally:
-            graph.end_change()
             graph.edits += graph.changes.get(node) is change  # one that was refused is none
-            if source is not graph:
-                count_uses(source, -1)
+            graph.end_change()
+            source.uses -= 1
         if work.child is not None:
             graph.kernels = None
         if graph.exec_:
@@ -1055,25 +1054,23 @@ def change_node(
 def switch_node(CUDAGraph graph not None, switched: object, enable: bool | None) -> bool:
     """Has an instance do a node, or leave it out; None asks."""
     cdef unsigned int enabled = enable is True
-    cdef CUDAGraph source = graph if graph.source is None else graph.source
+    cdef CUDAGraph source = source_of(graph)
     cdef uintptr_t handle, exec_, node
     cdef int code
-    with cython.critical_section(graph):
+    with cython.critical_section(graph, source):
         handle, exec_, node = graph.node_graph(), require_exec(graph), handle_of(switched)
         require_made(source.by_node, graph.made_nodes, node)
         graph.require_unreplayed()
         graph.begin_change()
-        if source is not graph:
-            count_uses(source, 1)
+        source.uses += 1
     with nogil:
         if enable is None:
             code = registry.active().graph_node_enabled(handle, exec_, node, &enabled)
         else:
             code = registry.active().graph_node_enable(handle, exec_, node, enabled)
-    with cython.critical_section(graph):
+    with cython.critical_section(graph, source):
         graph.end_change()
-        if source is not graph:
-            count_uses(source, -1)
+        source.uses -= 1
     if code:
         raise_status(code, "graph_node_enable", ("graph_exec", exec_, "node", node),
                      "only kernels, copies and fills can be left out, by instances of the node's definition"

@@ -11,7 +11,7 @@ cdef enum:  # CUDAGraph.rare: why a replay is not the driver's call alone
     HOOKS = 4      # functions were registered to be called around it
     RANDOM = 8     # its random numbers begin where a generator is
 
-cdef int count_uses(CUDAGraph graph, int change) noexcept
+cdef CUDAGraph source_of(CUDAGraph graph)
 cdef uintptr_t node_id(object node) except? 0  # the driver's handle; 0 of a DefinitionNode that was taken out
 
 cdef class CUDAGraph:
@@ -89,8 +89,8 @@ cdef class CUDAGraph:
     cdef int open_on(self, Stream stream) except -1
     cdef int keep(self, list kept) except -1
     cdef dict own_kernels(self)
-    cdef int change_kernel(self, uintptr_t graph, uintptr_t handle, object kernel, object grid, object block, object shared,
-                           object args, tuple options) except -1
+    cdef int change_kernel(self, CUDAGraph source, uintptr_t graph, uintptr_t handle, object kernel, object grid,
+                           object block, object shared, object args, tuple options) except -1
     cdef int note_change(self, Change change) except -1
     cdef int keep_change(self, object node, NodeChange change, NodeChange before) except -1
     cdef bint finish_change(self, Change change) except -1
@@ -102,9 +102,9 @@ cdef class CUDAGraph:
     cdef int require_alike(self, CUDAGraph other) except -1
     cdef int finish_hooked(self) except -1
     cdef int require_ready(self) except -1
-    cdef int replay_slow(self, uintptr_t handle) except -1
-    cdef int launch(self, uintptr_t handle) except -1
-    cdef int launch_random(self, uintptr_t handle) except -1
+    cdef int replay_slow(self, uintptr_t handle, Names given) except -1
+    cdef int launch(self, uintptr_t handle, Names given) except -1
+    cdef int launch_random(self, uintptr_t handle, Names given) except -1
     cdef int refuse_sleeping(self) except -1
     cdef int note_stream(self, uintptr_t handle) except -1
     cdef list own_capture_hooks(self)

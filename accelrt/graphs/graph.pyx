@@ -22,7 +22,7 @@ from accelrt.errors import ArgumentError, CaptureError
 from accelrt.graphs.hooks import add_hook, run_hooks, run_last_hooks
 from accelrt.graphs.nodes cimport (
     all_things, begin_past, calls_within, Change, change_kernel_node, checked_options, instance_hint, instantiate,
-    instantiate_anew, kernels_in, launch_hint, NodeChange, note_past, note_roles, read_kernel_node, record_capture,
+    instantiate_anew, kernels_in, launch_hint, Names, NodeChange, note_past, note_roles, read_kernel_node, record_capture,
     refuse_asleep, require_made, update_exec,
 )
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
@@ -420,7 +420,7 @@ cdef class CUDAGraph:
 
     cdef CUDAGraph make_instance(self, uint64_t flags):
         cdef CUDAGraph instance = CUDAGraph()
-        cdef uintptr_t graph = self.raw_cuda_graph()
+        cdef uintptr_t graph = self.kept_graph()
         cdef int code
         self.require_unused()
         self.uses += 1
@@ -447,7 +447,7 @@ cdef class CUDAGraph:
         return instance
 
     cdef uintptr_t node_graph(self) except 0:
-        # Whose nodes are named.
+        # Whose nodes are named; in the critical sections of this graph and its source.
         cdef uintptr_t graph
         if self.source is None:
             return self.kept_graph()
@@ -532,7 +532,7 @@ cdef class CUDAGraph:
                 reads or changes it just now.
             CudaError: the driver refused.
         """
-        self.raw_cuda_graph()
+        self.kept_graph()
         self.make_exec()
 
     @cython.critical_section
@@ -548,7 +548,7 @@ cdef class CUDAGraph:
         cdef Stream chosen = stream_of(stream, self.ordinal)
         cdef int code
         if self.exec_ == 0:
-            self.raw_cuda_graph()
+            self.kept_graph()
             self.make_exec()
         self.require_calm()
         self.uses += 1
@@ -572,12 +572,12 @@ cdef class CUDAGraph:
         cdef Access access
         cdef int code
         if self.rare or handle != self.last_stream or watch.detects_races() or watch.any_sleeps():
-            self.replay_slow(handle)
+            self.replay_slow(handle, None)
             return
         begin_use(&access, NULL, <PyObject*>self)
         if WITHOUT_GIL and watch.any_sleeps():  # since it was looked at
             end_use(&access)
-            self.replay_slow(handle)
+            self.replay_slow(handle, None)
             return
         exec_ = self.exec_
         with nogil:
@@ -594,31 +594,31 @@ cdef class CUDAGraph:
             raise RuntimeError("nothing to replay: capture first, with accelrt.graph(g) or capture_begin/capture_end")
         return self.make_exec()
 
-    cdef int replay_slow(self, uintptr_t handle) except -1:
+    cdef int replay_slow(self, uintptr_t handle, Names given) except -1:  # given: whose memory it has; hooks may change it
         self.require_ready()
         if PyList_GET_SIZE(self.replay_hooks) == 0:
-            return self.launch_random(handle)
+            return self.launch_random(handle, given)
         run_hooks(self.replay_hooks, self, True)
         self.require_ready()
-        self.launch_random(current_handle(self.ordinal))
+        self.launch_random(current_handle(self.ordinal), None)
         run_hooks(self.replay_hooks, self, False)
         return 0
 
-    cdef int launch_random(self, uintptr_t handle) except -1:
+    cdef int launch_random(self, uintptr_t handle, Names given) except -1:
         # Launches into the current stream, behind what random numbers begin with.
         cdef object states = self.random
         if states is None:
-            return self.launch(handle)
+            return self.launch(handle, given)
         stream = current_of(self.ordinal)
         # Taken here, since no interruption comes between two steps of compiled code.
         with states.lock:
             states.prepare(stream)
             try:
-                return self.launch(handle)
+                return self.launch(handle, given)
             finally:
                 states.event.record(stream)
 
-    cdef int launch(self, uintptr_t handle) except -1:
+    cdef int launch(self, uintptr_t handle, Names given) except -1:
         cdef uintptr_t exec_
         cdef list calls
         cdef Access access
@@ -628,12 +628,13 @@ cdef class CUDAGraph:
             self.note_stream(handle)
         watch.note_replay(self.ordinal, handle, self.capture)
         self.require_ready()  # other threads had the GIL
+        if given is not None:
+            given.require_bound(self)
         begin_use(&access, NULL, <PyObject*>self)
+        exec_, calls = self.exec_, self.calls  # of now: reset() leaves them to this use
         try:
-            calls = self.calls
             self.refuse_sleeping()
             begin_runs(calls)
-            exec_ = self.exec_
             with nogil:
                 code = registry.active().graph_launch(self.ordinal, exec_, handle)
         finally:
@@ -664,6 +665,7 @@ cdef class CUDAGraph:
         if self.launched_on is None:
             self.launched_on = {}
         if handle not in self.launched_on:
+            self.require_calm()
             self.uses += 1
             try:
                 self.uses_others_memory = note_sides(self.sides, self.ordinal, handle) or self.uses_others_memory
@@ -725,7 +727,7 @@ cdef class CUDAGraph:
         return 0
 
     cdef int require_alike(self, CUDAGraph other) except -1:
-        other.raw_cuda_graph()
+        other.kept_graph()
         if self.exec_ == 0 or self.ordinal != other.ordinal:
             raise RuntimeError("there is nothing to update: this CUDAGraph has to be ready to replay on the other's device")
         return 0
@@ -760,9 +762,10 @@ cdef class CUDAGraph:
         self.require_unused()
         held = self.holds_anything()
         deferral = deferral_for(<PyObject*>self) if self.record is None else None
-        if deferral is not None:  # another thread is just replaying it
-            defer_release(deferral, NULL, 0, 0, self.move_out())
+        heir = None if deferral is None else self.move_out()
         self.abandon()
+        if deferral is not None:  # another thread is just replaying it
+            defer_release(deferral, NULL, 0, 0, heir)
         self.registered = ()
         drain()
         if held and PyList_GET_SIZE(self.destruction_hooks):
@@ -837,13 +840,13 @@ cdef class CUDAGraph:
             RuntimeError: this CUDAGraph was not made with keep_graph=True, or holds no graph; or another thread changes
                 it just now.
         """
-        self.shown = self.kept_graph() != 0
-        return self.graph
+        return self.kept_graph()
 
-    @cython.critical_section
     cdef uintptr_t kept_graph(self) except 0:
+        # In its critical section, which one within it would leave for a moment.
         self.require_calm()
         if self.graph and self.record is None:
+            self.shown = True
             return self.graph
         if not self.keep_graph:
             raise RuntimeError("the driver's graph was not kept; make it with CUDAGraph(keep_graph=True)")
@@ -869,7 +872,7 @@ cdef class CUDAGraph:
         Raises:
             RuntimeError: as raw_cuda_graph.
         """
-        graph = self.raw_cuda_graph()
+        graph = self.kept_graph()
         self.uses += 1
         try:
             return list_nodes(graph, self)
@@ -888,16 +891,14 @@ cdef class CUDAGraph:
             CudaError: it is no kernel node of this graph.
             RuntimeError: as raw_cuda_graph; or another thread changes this graph just now.
         """
-        cdef uintptr_t graph = self.raw_cuda_graph()
         cdef uintptr_t handle = node_id(node)
-        self.require_calm()
+        cdef uintptr_t graph = self.kept_graph()
         self.busy += 1
         try:
             return read_kernel_node(graph, handle, self.own_kernels(), self.changes.get(handle))
         finally:
             self.busy -= 1
 
-    @cython.critical_section
     def set_kernel_node_params(
         self, node: GraphNode | int, *, kernel: Kernel | None = None, grid: int | Sequence[int] | None = None,
         block: int | Sequence[int] | None = None, shared: int | None = None, args: Sequence[object] | None = None,
@@ -923,29 +924,29 @@ cdef class CUDAGraph:
         KernelParams tells them, keep what they kept; memory that others and ints are addresses of is the caller's to keep.
         The race detector takes a replay for what the node launches now, and for other launches that may be the node's.
         """
-        self.change_kernel(self.node_graph(), node_id(node), kernel, grid, block, shared, args,
-                           checked_options(cluster, cooperative, priority))
+        cdef CUDAGraph source = source_of(self)
+        options, handle = checked_options(cluster, cooperative, priority), node_id(node)
+        with cython.critical_section(self, source):
+            self.change_kernel(source, self.node_graph(), handle, kernel, grid, block, shared, args, options)
 
-    cdef int change_kernel(self, uintptr_t graph, uintptr_t handle, object kernel, object grid, object block, object shared,
-                           object args, tuple options) except -1:
-        # The node is of this graph, or of one that a node of it owns.
+    cdef int change_kernel(self, CUDAGraph source, uintptr_t graph, uintptr_t handle, object kernel, object grid,
+                           object block, object shared, object args, tuple options) except -1:
+        # In the critical sections of both.  The node is of the source, which may be this graph, or of a part of it.
         cdef NodeChange change = NodeChange.__new__(NodeChange), before
-        cdef CUDAGraph source = self.source
-        cdef bint begun = False, left = False
+        cdef bint apart = source is not self, begun = False, left = False
         cdef object node = handle
         self.require_unreplayed()
         if self.exec_:
-            require_made(self.by_node if source is None else source.by_node, self.made_nodes, node)
+            require_made(source.by_node, self.made_nodes, node)
         self.begin_change()
-        if source is not None:
-            count_uses(source, 1)
+        source.uses += 1
         try:
             before = None if self.changes is None else self.changes.get(node)
             change_kernel_node(graph, self.exec_, handle, self.ordinal, self.capture, self.own_kernels(), before, change,
-                               &begun, kernel, grid, block, shared, args, options, None if source is None else self.past,
-                               source is None and bool(self.pasts), self.bound)
+                               &begun, kernel, grid, block, shared, args, options, self.past if apart else None,
+                               not apart and bool(self.pasts), self.bound)
             self.keep_change(node, change, before)
-            if source is None and self.by_node is not None:
+            if not apart and self.by_node is not None:
                 note_roles(self.by_node, node, {"change": change.uses()})
             left = self.finish_change(change)
         except BaseException:
@@ -953,10 +954,9 @@ cdef class CUDAGraph:
                 self.keep_change(node, change, before)
             raise
         finally:
-            self.end_change()
             self.edits += self.changes is not None and self.changes.get(node) is change  # one that was refused is none
-            if source is not None:
-                count_uses(source, -1)
+            self.end_change()
+            source.uses -= 1
         if left:
             drain()
         return 0
@@ -1024,7 +1024,7 @@ cdef class CUDAGraph:
         Raises:
             RuntimeError: as raw_cuda_graph.
         """
-        graph = self.raw_cuda_graph()
+        graph = self.kept_graph()
         self.uses += 1
         try:
             return list_edges(graph)
@@ -1049,7 +1049,7 @@ cdef class CUDAGraph:
             ValueError, TypeError: the path is none, or has a null character, or there is no such flag.
             CudaError: the file cannot be written.
         """
-        graph = self.raw_cuda_graph()
+        graph = self.kept_graph()
         self.uses += 1
         try:
             write_dot(graph, debug_path, verbose, flags)
@@ -1165,11 +1165,10 @@ cdef class CUDAGraph:
 
     @cython.critical_section
     def __repr__(self):
-        held = self.exec_ or self.graph
-        state = f"{self.node_count} nodes"
-        if self.record is None and not held:
+        state = f"{self.node_count} nodes" if self.record is None else "capturing"
+        if not self.holds_anything():
             return "<accelrt.CUDAGraph empty>"
-        return f"<accelrt.CUDAGraph {'capturing' if self.record is not None else state}, pool {self.pool()}>"
+        return f"<accelrt.CUDAGraph {state}, pool {(self.pool_id[0], self.pool_id[1])}>"
 
 
 # --- random numbers ---------------------------------------------------------------------------------------------------
@@ -1311,9 +1310,9 @@ cdef class graph:
 # --- conditional nodes -----------------------------------------------------------------------------------------
 
 @cython.critical_section
-cdef int count_uses(CUDAGraph graph, int change) noexcept:
-    graph.uses += change
-    return 0
+cdef CUDAGraph source_of(CUDAGraph graph):
+    # Whose nodes an instance has; else the graph itself.  Not from within its critical section.
+    return graph if graph.source is None else graph.source
 
 
 @cython.critical_section

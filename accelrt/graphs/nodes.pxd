@@ -59,6 +59,7 @@ cdef class Names:            # of an instance's memory: Bindings
     # What a node does with the memory that names gave it: CopyParams, FillParams, or a kernel's arguments as bytes.  None
     # where they gave it none, or since it was changed by hand; change: the node's last one, or None.
     cdef object work_of_node(self, uintptr_t node, NodeChange change)
+    cdef int require_bound(self, object graph) except -1  # what they gave the CUDAGraph is what it has
 
 
 cdef class NodePast:

@@ -421,6 +421,9 @@ cdef class Names:
     cdef object work_of_node(self, uintptr_t node, NodeChange change):
         return None
 
+    cdef int require_bound(self, object graph) except -1:
+        return 0
+
 
 cdef class NodePast:
     """The work that nodes of a graph had before they were changed, which instances have still."""

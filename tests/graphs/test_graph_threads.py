@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from beside import Caller, on_a_thread
+from beside import Caller, on_a_thread, on_threads
 from child import in_own_process, wrap_host
 from waiting import wait_until, wait_until_asleep
 
@@ -207,3 +207,59 @@ def test_what_was_instantiated_stays_where_the_next_instance_is_refused():
     graph.replay()
     accelrt.synchronize()
     assert runs[2:] == ["added 1", "added 2"]
+
+
+@in_own_process
+def test_a_replay_is_refused_where_another_thread_gave_the_graph_other_memory_before_its_launch():
+    """What it was given would stay as it was, and other memory be written."""
+    testing.use_device()
+    graph, generator = accelrt.CUDAGraph(keep_graph=True), accelrt.random.Generator(seed=1)
+    captured, given, other = (accelrt.zeros(64, "u1") for _ in range(3))
+    drawn = accelrt.empty(64, "f4")
+    graph.register_generator_state(generator)
+    with accelrt.graph(graph):
+        generator.uniform(drawn)
+        accelrt.fill(captured, 3)
+    names = accelrt.GraphParameters(graph, out=captured)
+    names.replay()
+    replay = testing.park("stream_wait_event", functools.partial(names.replay, out=given))
+    others = accelrt.GraphParameters(graph, out=captured)
+    others.rebind(out=other)
+    testing.go_on()
+    with pytest.raises(RuntimeError, match="make other GraphParameters"):
+        replay.result()
+    accelrt.synchronize()
+    assert [memory.numpy().any() for memory in (captured, given, other)] == [True, False, False]
+    others.replay()
+    accelrt.synchronize()
+    assert (other.numpy() == 3).all()
+
+
+def until_free(call):
+    """What it answers once no other thread is in its way."""
+    for _ in range(100_000):
+        with contextlib.suppress(RuntimeError):
+            return call()
+    return call()
+
+
+def test_names_and_changes_beside_updates_and_resets_of_their_instance_are_made_or_refused():
+    definition, x, y = accelrt.GraphDefinition(), accelrt.Buffer(4096), accelrt.Buffer(4096)
+    node = definition.copy(y, x)
+    instances = [definition.instantiate()]
+
+    def work(number):
+        for _ in range(1000):
+            if number == 0:
+                until_free(lambda: instances[0].update(definition.graph))
+                until_free(instances[0].reset)
+                instances[0] = until_free(definition.instantiate)
+                continue
+            with contextlib.suppress(RuntimeError):
+                if number == 1:
+                    node.update(instance=instances[0], dst=y)
+                names = accelrt.GraphParameters(instances[0], x=x, y=y)
+                names.rebind(x=y, y=x)
+                names.replay(x=x)
+
+    on_threads(work, range(4))
