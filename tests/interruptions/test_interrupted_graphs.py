@@ -89,7 +89,7 @@ def test_replays_that_draw_random_numbers(places):
     assert escaped == reached >= 1
 
 
-@some_places(23)
+@some_places(15)
 def test_captures_that_draw_random_numbers(places):
     Drawn().replay()
     before = left()
