@@ -130,4 +130,4 @@ def test_every_call_of_the_demo_may_fail(mode, code):
     rows, raised, absorbed = map(int, out.split())
     assert rows > 20
     assert raised + absorbed > 170
-    assert raised > (90 if mode == "once" else 140)
+    assert raised > (90 if mode == "once" else 120)  # some calls are made as often as work is found under way

@@ -743,7 +743,8 @@ cdef int graph_instantiate_locked(uintptr_t graph, uint64_t flags, uintptr_t* ou
         code = INVALID_VALUE
     if code == 0 and flags & INSTANTIATE_FOR_DEVICE and not fits_device(origin):
         code = NOT_SUPPORTED
-    if code == 0 and has_conditions(origin) and (origin.instances or has_clone(origin, &graphs) or has_clone(origin, &bodies)):
+    if code == 0 and has_conditions(origin) and (
+            origin.instances or has_clone(origin, &graphs) or has_clone(origin, &bodies)):
         code = NOT_SUPPORTED
     if code == 0:
         code = check_launches(origin)
