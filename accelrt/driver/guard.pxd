@@ -35,6 +35,7 @@ cdef bint are_abandoned() noexcept nogil
 # Until end_slice the rows answer INTERRUPTED after so long at the latest.  The caller then leaves its locks, looks for
 # signals, and waits on, for longer than before: work that others put in meanwhile must not keep it waiting for ever.
 cdef void begin_slice(long long ns) noexcept nogil
+cdef void begin_main_slice(long long ns) noexcept nogil  # on the main thread alone, which signals interrupt
 cdef void end_slice() noexcept nogil
 cdef bint is_to_end() noexcept nogil           # whether a handler raised, which raise_interruption raises; takes the GIL
 cdef int raise_interruption() except -1

@@ -133,6 +133,11 @@ cdef void begin_slice(long long ns) noexcept nogil:
     look_at = now() + ns
 
 
+cdef void begin_main_slice(long long ns) noexcept nogil:
+    if is_main_thread():
+        begin_slice(ns)
+
+
 cdef void end_slice() noexcept nogil:
     global slicing
     slicing = False

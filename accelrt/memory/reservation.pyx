@@ -48,7 +48,7 @@ from accelrt.core.locks cimport pthread_mutex_lock
 from accelrt.core.process import call_at_exit, call_at_fork
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport (
-    add_use, begin_slice, drop_use, end_slice, INTERRUPTED, is_main_thread, is_to_end, LOOK_NS, raise_interruption, Use,
+    add_use, begin_main_slice, drop_use, end_slice, INTERRUPTED, is_main_thread, is_to_end, LOOK_NS, raise_interruption, Use,
 )
 from accelrt.driver.memory cimport MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
 from accelrt.errors import ArgumentError, CudaError
@@ -779,8 +779,7 @@ cdef class Reservation:
         while True:
             take_stack_for(self.device_index, CONTEXT_STATE)
             with nogil:
-                if is_main_thread():
-                    begin_slice(ns)
+                begin_main_slice(ns)
                 code = commit_pages(self.device_index, self.number, self.ptr, self.page_bytes, first, end, keep, other,
                                     handle, &index)
             if not goes_on(code, &ns):
@@ -852,8 +851,7 @@ cdef class Reservation:
         while True:
             take_stack_for(self.device_index, CONTEXT_ALL)
             with nogil:
-                if is_main_thread():
-                    begin_slice(ns)
+                begin_main_slice(ns)
                 code = make_pages(self.device_index, self.number, self.ptr, self.page_bytes, first, end, keep)
             if not goes_on(code, &ns):
                 break

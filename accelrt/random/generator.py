@@ -276,7 +276,7 @@ class Generator:
             RuntimeError: the stream captures, and the generator is not registered with the graph.
             CompileError, CompilerNotFoundError: of the first call for a type.
         """
-        self._draw("uniform", _uniform_values, out, (low, high), stream)
+        self._draw("uniform", _uniform_values, out, (_plain(low), _plain(high)), stream)
         return out
 
     def normal(self, out: Any, mean: float = 0.0, std: float = 1.0, *, stream: Any = None) -> Any:
@@ -291,7 +291,7 @@ class Generator:
         On the host device the numbers are a GPU's, but for those of float64 that its approximate reciprocal
         rounds otherwise (accelrt/random/host_math.py).
         """
-        self._draw("normal", _normal_values, out, (mean, std), stream)
+        self._draw("normal", _normal_values, out, (_plain(mean), _plain(std)), stream)
         return out
 
     def integers(self, out: Any, low: int, high: int | None = None, *, stream: Any = None) -> Any:
@@ -320,7 +320,7 @@ class Generator:
             stream: as of uniform.
         Returns, Raises: as uniform.
         """
-        self._draw("bernoulli", _bernoulli_values, out, (p,), stream)
+        self._draw("bernoulli", _bernoulli_values, out, (_probability(p),), stream)
         return out
 
     def permutation(self, out: Any, *, stream: Any = None) -> Any:
@@ -343,6 +343,7 @@ class Generator:
 
         Arguments:
             name: str, of the distribution.
+            values: ints and floats, which stay what they are while a call is known by them.
             numbers: checks its values for an Array, and gives the type of C that is drawn and what the kernel
                 takes for them.
         """
@@ -354,12 +355,7 @@ class Generator:
             *(name, values, array.dtype, array.shape, array.strides, array.ptr % array.itemsize),
             *(ordinal, self._geometry),
         )
-        try:
-            launches = _launches.get(key)
-        except TypeError:  # of a number that has no hash
-            values = tuple(float(value) for value in values)
-            self._draw(name, numbers, array, values, stream)
-            return
+        launches = _launches.get(key)
         if launches is None:
             number, passed = numbers(array, *values)
             plan = plan_for(name, number, array, ordinal, self.geometry) if array.size else ()
@@ -404,6 +400,18 @@ def _stream_of(stream: Any, device: int) -> Stream:
     if chosen.device_index != device:
         raise ValueError(f"stream is of device {chosen.device_index}, and the generator of device {device}")
     return chosen
+
+
+def _plain(value: Any) -> float:
+    """A number that can be looked up, of anything that float() takes."""
+    # A tuple of types: a union would be made anew for each draw.
+    return value if isinstance(value, (int, float)) else float(value)
+
+
+def _probability(p: Any) -> float:
+    if not 0 <= p <= 1:
+        raise ValueError(f"p is {p}; a probability goes from 0 to 1")
+    return _plain(p)
 
 
 def _kind_of_floats(array: Array) -> str:
@@ -455,8 +463,6 @@ def _integer_values(array: Array, first: int, end: int) -> tuple[str, tuple[int,
 
 def _bernoulli_values(array: Array, p: float) -> tuple[str, tuple[float, ...]]:
     number = _number_of(name_of(array.dtype))
-    if not 0 <= p <= 1:
-        raise ValueError(f"p is {p}; a probability goes from 0 to 1")
     return number, (float(p) if number == "double" else float(numpy.float32(p)),)
 
 

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uintptr_t
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-from accelrt.api cimport graph_set_kernel, import_accelrt, kernel_launch, status_name
+from accelrt.api cimport check_status, graph_set_kernel, import_accelrt, kernel_launch
 
 import_accelrt()
 
@@ -28,8 +28,7 @@ def launches(int device, uintptr_t stream, uintptr_t function, uintptr_t address
             if code:
                 break
         end = now()
-    if code:
-        raise RuntimeError(f"accelrt answered {status_name(code).decode()}")
+    check_status(code, b"kernel_launch")
     return end - start
 
 
@@ -55,6 +54,5 @@ def updates(int device, handles, uintptr_t function, addresses, long count):
             if code:
                 break
         end = now()
-    if code:
-        raise RuntimeError(f"accelrt answered {status_name(code).decode()}")
+    check_status(code, b"graph_set_kernel")
     return end - start

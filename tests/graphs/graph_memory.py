@@ -33,3 +33,9 @@ def works_again():
         memory.fill(5)
     graph.replay()
     return (read(memory) == 5).all()
+
+
+def options(node):
+    """What a kernel node has beside its arguments: its cluster, whether it is cooperative, its priority."""
+    params = node.params
+    return params.cluster, params.cooperative, params.priority

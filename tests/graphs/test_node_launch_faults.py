@@ -4,7 +4,7 @@ import gc
 
 import pytest
 from child import in_own_process, wrap_host
-from graph_memory import read_numbers, replay
+from graph_memory import options, read_numbers, replay
 from kernel_sources import image_for, numbers
 
 import accelrt
@@ -14,17 +14,17 @@ from accelrt.testing import failing_calls
 UNKNOWN, OUT_OF_MEMORY = 999, 2
 
 
-def options(node):
-    params = node.params
-    return params.cluster, params.cooperative, params.priority
+def launchable():
+    """A definition on the host device, memory and a kernel for its nodes."""
+    wrap_host()
+    kernel = accelrt.Module(image_for("host")).function("number", "uint32_t* at, uint32_t value")
+    return accelrt.GraphDefinition(), accelrt.Buffer(1024), kernel
 
 
 @pytest.mark.parametrize("code", [UNKNOWN, OUT_OF_MEMORY])
 @in_own_process(printing="")
 def test_a_node_that_is_not_given_all_of_them_is_not_there(code):
-    wrap_host()
-    definition, x = accelrt.GraphDefinition(), accelrt.Buffer(1024)
-    kernel = accelrt.Module(image_for("host")).function("number", "uint32_t* at, uint32_t value")
+    definition, x, kernel = launchable()
     failures = 0
 
     def add():
@@ -44,9 +44,7 @@ def test_a_node_that_is_not_given_all_of_them_is_not_there(code):
 @pytest.mark.parametrize("code", [UNKNOWN, OUT_OF_MEMORY])
 @in_own_process(printing="")
 def test_a_change_that_fails_leaves_all_of_them_as_they_were(code):
-    wrap_host()
-    definition, x = accelrt.GraphDefinition(), accelrt.Buffer(1024)
-    kernel = accelrt.Module(image_for("host")).function("number", "uint32_t* at, uint32_t value")
+    definition, x, kernel = launchable()
     node = definition.kernel(kernel, 4, 64, (x, 5), cluster=2)
     failures = 0
 
@@ -80,3 +78,25 @@ def test_a_node_of_a_capture_that_is_not_given_them_keeps_its_memory():
     gc.collect()
     accelrt.empty_cache()
     replay(graph)
+
+
+@in_own_process(printing="[True, True, True, True, False]\n")
+def test_a_change_that_the_driver_refuses_midway_leaves_the_node_as_it_was():
+    """Whether the driver's n-th call for a change of grid, cluster and arguments was there to be refused."""
+    refused = []
+    definition, x, kernel = launchable()
+    node = definition.kernel(kernel, 4, 64, (x, 5), cluster=4, priority=-1)
+    for number in range(1, 6):
+        faults.arm(number, UNKNOWN, "once", ["graph_node_set", "kernel_node_attribute_set"])
+        try:
+            node.update(grid=2, cluster=2, priority=0, args=(x, 6))
+        except accelrt.CudaError:
+            refused.append(True)
+            assert (node.params.grid, *options(node)) == ((4, 1, 1), (4, 1, 1), False, -1)
+            replay(definition.instantiate())
+            assert (read_numbers(x) == numbers(5)).all()
+        else:
+            refused.append(False)
+            assert (node.params.grid, *options(node)) == ((2, 1, 1), (2, 1, 1), False, 0)
+        faults.disarm()
+    print(refused)

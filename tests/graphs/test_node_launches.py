@@ -3,9 +3,8 @@
 import os
 
 import pytest
-from child import in_own_process, wrap_host
-from graph_memory import filled, read_numbers, replay
-from kernel_sources import image_for, numbers
+from graph_memory import filled, options, read_numbers, replay
+from kernel_sources import numbers
 
 import accelrt
 
@@ -20,11 +19,6 @@ def kernel_of(image):
 
 def buffer():
     return filled(4 * COUNT, 0)
-
-
-def options(node):
-    params = node.params
-    return params.cluster, params.cooperative, params.priority
 
 
 @pytest.fixture
@@ -269,26 +263,3 @@ def test_they_are_in_plain_data_and_drawings(image, tmp_path):
     definition.debug_dump(tmp_path / "graph.dot", verbose=True)
     if ON_HOST:  # NVIDIA's driver draws what it likes
         assert "cluster 2 1 1, cooperative, priority -1" in (tmp_path / "graph.dot").read_text()
-
-
-@pytest.mark.host
-@in_own_process(printing="[True, True, True, True, False]\n")
-def test_a_change_that_the_driver_refuses_midway_leaves_the_node_as_it_was():
-    """Whether the driver's n-th call for a change of grid, cluster and arguments was there to be refused."""
-    faults, refused = wrap_host(), []
-    definition, x, kernel = accelrt.GraphDefinition(), buffer(), kernel_of(image_for("host"))
-    node = definition.kernel(kernel, 4, 64, (x, 5), cluster=4, priority=-1)
-    for number in range(1, 6):
-        faults.arm(number, 999, "once", ["graph_node_set", "kernel_node_attribute_set"])
-        try:
-            node.update(grid=2, cluster=2, priority=0, args=(x, 6))
-        except accelrt.CudaError:
-            refused.append(True)
-            assert (node.params.grid, *options(node)) == ((4, 1, 1), (4, 1, 1), False, -1)
-            replay(definition.instantiate())
-            assert (read_numbers(x) == numbers(5)).all()
-        else:
-            refused.append(False)
-            assert (node.params.grid, *options(node)) == ((2, 1, 1), (2, 1, 1), False, 0)
-        faults.disarm()
-    print(refused)

@@ -116,6 +116,15 @@ def test_limits_scale_the_numbers():
     assert (read(out) == 4).all()
 
 
+class Changing:
+    """A number that is another one later, as another library's tensor may be."""
+
+    value = 0.0
+
+    def __float__(self):
+        return self.value
+
+
 def test_limits_are_numbers_of_any_kind_and_looked_at_each_time():
     out = accelrt.empty(64, "float32")
     drawn = []
@@ -123,6 +132,13 @@ def test_limits_are_numbers_of_any_kind_and_looked_at_each_time():
         generator(7).uniform(out, low, high)
         drawn.append(read(out))
     assert all((each == drawn[0]).all() for each in drawn)
+    limit = Changing()
+    for limit.value in (2.0, 8.0):
+        generator(7).uniform(out, 0.0, limit)
+        drawn.append(read(out))
+        generator(7).bernoulli(out, np.array(limit.value / 8))
+        assert ((read(out) == 1).all(), (read(out) == 0).any()) == (limit.value == 8, limit.value == 2)
+    assert (drawn[-1] == 4 * drawn[-2]).all()
     numbers = accelrt.empty(64, "int32")
     generator(7).integers(numbers, 1, 5)
     with pytest.raises(TypeError):
