@@ -59,6 +59,7 @@ class Definitions(Changes):
             self.rebind,
             self.drop,
             self.begin,
+            self.capture,
         )
         self.operations = often + rare
         self.begin()
@@ -145,6 +146,25 @@ class Definitions(Changes):
         """Begins another definition."""
         if len(self.graphs) < MOST_GRAPHS:
             self.graphs.append(Made(Model(), accelrt.GraphDefinition()))
+
+    def capture(self) -> None:
+        """Begins another definition, of what a stream did."""
+        if len(self.graphs) >= MOST_GRAPHS:
+            return
+        works = [self.work(self.chosen.choice(("fill", "copy", "kernel", "host"))) for _ in range(3)]
+        graph, model = accelrt.CUDAGraph(keep_graph=True), Model({next(self.keys): each for each in works})
+        model.edges = set(pairwise(model.nodes))
+        with accelrt.graph(graph):
+            for node in works:
+                if node.kind == "fill":
+                    node.to.buffer[: node.count].fill_(node.number)
+                elif node.kind == "copy":
+                    accelrt.copy(node.to.buffer, node.origin.buffer, node.count, blocking=False)
+                elif node.kind == "kernel":
+                    self.kernel[1, 64](*changes_to(node)["args"])
+                else:
+                    accelrt.current_stream().launch_host_func(node.to)
+        self.graphs.append(Made(model, accelrt.GraphDefinition(graph)))
 
     def add(self) -> None:
         graph, kind = self.chosen.choice(self.graphs), self.chosen.choice(KINDS)

@@ -576,3 +576,23 @@ def test_a_change_by_hand_counts_where_the_definition_was_changed_before():
     instance.replay()
     assert (read(z)[:16] == 1).all()
     assert (read(other) == 0).all()
+
+
+def test_copies_of_rows_have_no_names_and_stay_as_they_were_made():
+    definition, x, y, z = accelrt.GraphDefinition(), buffer(1), buffer(), buffer()
+    rows = definition.copy_3d(y, x, 8, 4, dst_pitch=16, src_pitch=16)
+    row = definition.copy_3d(y, x, 8, dst_offset=64)
+    instance, width = definition.instantiate(), row.params.width
+    with pytest.raises(ValueError, match=r"the memcpy node 0x\w+ copies rows of y, and an instance goes on"):
+        accelrt.GraphParameters(instance, y=y)
+    with pytest.raises(accelrt.CudaError, match="an instance goes on with the copies of rows"):
+        rows.update(instance=instance, dst=z)
+    row.update(instance=instance, dst=z)
+    instance.replay()
+    assert read(y)[:24].tolist() == [1] * 8 + [0] * 8 + [1] * 8
+    assert width == 8
+    rows.update(dst=z)
+    with pytest.raises(accelrt.CudaError, match="PARAMETERS_CHANGED"):
+        instance.update(definition.graph)
+    definition.instantiate().replay()
+    assert read(z)[16:24].tolist() == [1] * 8

@@ -10,7 +10,7 @@ done when a launch is put in (`memory.pyx`).
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdio cimport FILE, fclose, fopen, fprintf
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memmove, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host.machine cimport (
@@ -27,7 +27,7 @@ from accelrt.driver.host.stream cimport (
 )
 from accelrt.driver.host.work cimport (
     ALLOCATE, BRANCH, CALL, CHILD, COPY, COPY_3D, FILL, KERNEL, NOTHING, RECORD, RELEASE, REPLAY, SET, SRC_KNOWN, WAIT,
-    Frontier, Graph, HostEvent, HostFunction, HostStream, Launch, Node, Plan, Ticket, Work, add_edge, add_to_frontier,
+    Frontier, Graph, HostEvent, HostFunction, HostStream, Launch, Node, Plan, Side, Ticket, Work, add_edge, add_to_frontier,
     begin_work, carries, clear_frontier, copy_frontier, edge_data,
 )
 from accelrt.driver.node_params cimport (
@@ -689,7 +689,7 @@ cdef int change_planned(Exec* exec_, uintptr_t node, Work* work) noexcept nogil:
         return INVALID_VALUE
     if work.kind != CHILD:
         work.disabled = planned.work.disabled
-        return change_exec(exec_, node, work)
+        return INVALID_VALUE if rows_changed(&planned.work, work) else change_exec(exec_, node, work)
     if shape_changed(planned.work.plan, work.body, &ignored):
         return GRAPH_UPDATE_FAILURE
     code = copy_nodes(work.body.nodes, work.body.count, 0, NULL, &plan)
@@ -1067,6 +1067,8 @@ cdef int shape_changed(const Plan* plan, const Graph* graph, uintptr_t* out_node
             changed = PARAMETERS_CHANGED * (work.allocation != node.work.allocation)
         elif work.cooperative != node.work.cooperative:
             changed = ATTRIBUTES_CHANGED
+        elif rows_changed(work, &node.work):
+            changed = PARAMETERS_CHANGED
         body, planned = node.work.body, work.plan
         while changed == 0 and (body != NULL or planned != NULL):
             changed = TOPOLOGY_CHANGED
@@ -1077,6 +1079,19 @@ cdef int shape_changed(const Plan* plan, const Graph* graph, uintptr_t* out_node
             out_node[0] = out_node[0] if out_node[0] else node.handle
             return changed
     return 0
+
+
+cdef bint are_rows(const Work* work) noexcept nogil:
+    return work.kind == COPY_3D and (work.height > 1 or work.depth > 1)
+
+
+cdef bint rows_changed(const Work* before, const Work* after) noexcept nogil:
+    # An instance goes on with the copies of rows that it was made with.
+    if not (are_rows(before) or are_rows(after)):
+        return False
+    return before.kind != after.kind or before.dst != after.dst or before.src != after.src or (
+        before.size != after.size or before.height != after.height or before.depth != after.depth
+        or memcmp(&before.to, &after.to, sizeof(Side)) != 0 or memcmp(&before.origin, &after.origin, sizeof(Side)) != 0)
 
 
 cdef void keep_handles(Plan* plan, const Plan* before) noexcept nogil:
