@@ -9,8 +9,8 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
 from accelrt.allocator.private.routes cimport (
-    CAPTURED, forget_saved, forget_turned, LENT, NO_SUCH_POOL, read_private, restore_pool, save_pool, Saved, SavedBlock,
-    SavedSegment, Turned, USED, WAITS, WENT,
+    CAPTURED, FIXED, forget_saved, forget_turned, LENT, NO_SUCH_POOL, read_private, restore_pool, save_pool, Saved,
+    SavedBlock, SavedSegment, Turned, USED, WAITS, WENT,
 )
 from accelrt.allocator.readers import segments
 from accelrt.allocator.sizes cimport LARGE
@@ -31,6 +31,8 @@ CHECKPOINT_REASONS = {
     WENT: "segments of it went back to the device since: it was not in use throughout; hold a MemPool or a graph of it "
           "for as long as its checkpoints matter",
     USED: "memory that would be freed was recorded on other streams; give it back yourself before",
+    FIXED: "it is a Reservation's, whose memory changes by commit() and decommit() alone; call these, and keep what "
+           "committed() answers",
 }
 
 

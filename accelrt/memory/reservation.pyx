@@ -47,7 +47,7 @@ from accelrt.driver.memory cimport MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
 from accelrt.errors import CudaError
 from accelrt.memory.caching cimport is_lack, raise_refusal, require_native
 from accelrt.memory.caching import views_of_memory
-from accelrt.memory.mempool cimport MemPool, put_to_sleep, wake_up
+from accelrt.memory.mempool cimport forget_reservation, MemPool, note_reservation, put_to_sleep, wake_up
 from accelrt.runtime.lifetimes cimport any_capture, record_on
 from accelrt.status cimport (
     FORKED, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_HOST_MEMORY, POOL_CAP_REACHED, SLEEPING,
@@ -675,6 +675,8 @@ cdef class Reservation:
         raise TypeError("a Reservation is made by accelrt.reserve(nbytes)")
 
     def __dealloc__(self):
+        if self.number:
+            forget_reservation(self.device_index, self.number)
         if self.ptr and self.pool is not None:
             with nogil:
                 close_reserved(self.device_index, self.number, self.ptr)
@@ -1264,4 +1266,5 @@ def reserve(
     if code:
         raise_status(INVALID_VALUE if code == ELSEWHERE else code, "reserve",
                      ("device", ordinal, "nbytes", reservation.nbytes, "address", first), UNRESERVED.get(code, ""))
+    note_reservation(ordinal, reservation.number, weakref.ref(reservation))
     return reservation
