@@ -375,7 +375,7 @@ cdef class PythonFunctions:
 cdef list python_functions = []
 cdef list superseded = []
 cdef dict under_way = {}         # thread -> its Forks under way; more than one where a signal's handler forks in the midst
-cdef list unraised = []          # of the main thread: (the frame that forked, what is raised there once the fork is over)
+cdef list unraised = []          # of the main thread: (error, the frame that forked, where it is raised, or None: in any)
 cdef ForkSafeLock hooking = ForkSafeLock()
 cdef bint child_is_hooked = False
 
@@ -535,7 +535,7 @@ def _after_in_parent():
         return
     for entry in fork.functions:
         fork.interruption = run(entry, entry.parent, "after in parent", fork.interruption)
-    raise_behind(fork)
+    raise_later(fork.interruption, fork.frame)  # os.fork() would tell what is raised here, and lose it
 
 
 def _after_in_child():
@@ -551,36 +551,39 @@ def _after_in_child():
     fork.interruption = None  # the parent's
     for entry in python_functions:
         fork.interruption = run(entry, entry.child, "after in child", fork.interruption)
-    raise_behind(fork)
+    raise_later(fork.interruption, fork.frame)
 
 
-cdef int raise_behind(Fork fork) except -1:
-    # os.fork() would tell what is raised here, and lose it.  Signals' handlers run on the main thread; what interrupts
-    # another one came from PyThreadState_SetAsyncExc, and has no more than a type.
+cdef int raise_later(object error, object frame) except -1:
+    # Signals' handlers run on the main thread, whose pending calls raise the error itself.
     cdef unsigned long thread = PyThread_get_thread_ident()
-    if fork.interruption is None:
+    if error is None:
         return 0
     threading = sys.modules.get("threading")
     if threading is not None and threading.main_thread().ident == thread:
-        unraised.append((fork.frame, fork.interruption))
-        if Py_AddPendingCall(raise_where_forked, NULL) == 0:
+        unraised.append((error, frame))
+        if Py_AddPendingCall(raise_pending, NULL) == 0:
             return 0
         unraised.pop()
-    PyThreadState_SetAsyncExc(thread, type(fork.interruption))
+    PyThreadState_SetAsyncExc(thread, type(error))
     return 0
 
 
-cdef int raise_where_forked(void* nothing) except -1:
+cdef int raise_pending(void* nothing) except -1:
     # The interpreter calls it between two instructions of the main thread's, which may be those of others' functions around
     # the fork, or of a warning of os.fork()'s: these would lose the exception, and what they have to give back.
     if not unraised:
         return 0
-    forker, interruption = unraised[len(unraised) - 1]
-    if is_called_by(frame_here(), forker) and Py_AddPendingCall(raise_where_forked, NULL) == 0:
+    error, forker = unraised[len(unraised) - 1]
+    if is_called_by(frame_here(), forker) and Py_AddPendingCall(raise_pending, NULL) == 0:
         return 0
     unraised.pop()
-    PyErr_SetObject(type(interruption), interruption)
+    PyErr_SetObject(type(error), error)
     return -1
+
+
+cdef void raise_soon(object error) noexcept:
+    raise_later(error, None)
 
 
 cdef bint is_called_by(frame, caller) except -1:
@@ -1344,7 +1347,8 @@ cdef class Taker:
 
 
 cdef class Releaser:
-    """The same for what gives something back, which an interruption puts off: it is raised behind the call.
+    """The same for what gives something back, which an interruption, or what else a signal's handler raises, puts off: it is
+    raised behind the call.
 
     Arguments:
         prepare: function of what the library passes; answers the arguments of release, as a tuple.  After an interruption
@@ -1365,22 +1369,23 @@ cdef class Releaser:
         self.prepare, self.release, self.report = prepare, release, report
 
     def __call__(self, *arguments: object, **named: object) -> None:
-        cdef bint interrupted = False
-        prepared = None
+        interruption = prepared = None
         try:
             while prepared is None:
                 try:
                     prepared = self.prepare(*arguments, **named)
-                except KeyboardInterrupt:
-                    interrupted = True
+                except BaseException as error:
+                    if not isinstance(error, KeyboardInterrupt) and not is_of_handler(error):
+                        raise
+                    interruption = error
             self.release(*prepared)
         except Exception as error:
             if self.report is None:
                 raise
             self.report(error, self)
         finally:
-            if interrupted:
-                PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), KeyboardInterrupt)
+            if interruption is not None:
+                raise_soon(interruption)
 
     def __reduce__(self) -> NoReturn:
         refuse_copy(self, "it gives back what is this process's; make another one")

@@ -396,6 +396,24 @@ def test_what_a_handler_raises_in_a_child_comes_out_of_the_fork_there():
 
 
 @in_own_process
+def test_what_a_handler_raises_while_something_is_given_back_is_raised_behind_that():
+    alarm, released = Alarm(), []
+
+    def prepare(value, calls):
+        calls.append(None)
+        if len(calls) == 1:
+            raise_alarm()
+        return (value,)
+
+    for alarm.error in HANDLERS_ERRORS:
+        with pytest.raises(type(alarm.error)) as raised:
+            process.Releaser(prepare, released.append)(7, [])
+            sum(range(1000))
+        assert raised.value is alarm.error
+    assert released == [7] * len(HANDLERS_ERRORS)
+
+
+@in_own_process
 def test_a_handler_that_forks_while_a_fork_waits_leaves_no_lock_taken():
     taken, over, calls = threading.Event(), threading.Event(), []
 
