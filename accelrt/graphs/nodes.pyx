@@ -334,9 +334,15 @@ cdef class MemoryChange(Change):
         return [self.keeper] if self.is_others and not stays else None
 
 
+cdef long node_changes = 0
+
+
 # stub: class NodeChange(Change):
 cdef class NodeChange(Change):
     """The work of a node since it was changed, and what it uses."""
+
+    def __cinit__(self):
+        self.serial = <uint64_t>add_count(&node_changes, 1)
 
     cdef bint note(self, int device, uintptr_t stream) except *:
         cdef bint others = False
