@@ -29,6 +29,10 @@ class Memory:
         self.reader = reader.instantiate()
 
 
+class DifferenceError(Exception):
+    """Memory, or what a graph tells, differs from the model."""
+
+
 class Allocation:
     """Memory of launches: what the model says is in it, and where it lies."""
 

@@ -10,7 +10,19 @@ from itertools import pairwise
 
 import numpy as np
 from definition_changes import CHANGED, Changes, changes_to
-from definition_model import BODIES, BYTES, PITCH, ROWS, Allocation, Counter, Made, Memory, Model, Node
+from definition_model import (
+    BODIES,
+    BYTES,
+    PITCH,
+    ROWS,
+    Allocation,
+    Counter,
+    DifferenceError,
+    Made,
+    Memory,
+    Model,
+    Node,
+)
 
 import accelrt
 
@@ -24,10 +36,6 @@ extern "C" __global__ void mix(unsigned char* to, const unsigned char* from, int
 }
 """
 SIGNATURE = "unsigned char* to, const unsigned char* from, int count, int number"
-
-
-class DifferenceError(Exception):
-    """Memory, or what a graph tells, differs from the model."""
 
 
 class Definitions(Changes):

@@ -233,8 +233,8 @@ cdef class NodeWork:
 
 # Of an instance (the driver API's cuGraphExecMemcpyNodeSetParams and cuGraphExecMemsetNodeSetParams).
 cdef dict STAYS = {
-    NODE_COPY: "an instance goes on with the copies of rows that it was made with, and a copy of bytes goes on from and to what "
-               "it was made for, device memory or the host's: change the definition's node, and instantiate anew",
+    NODE_COPY: "an instance goes on with the copies of rows that it was made with, and a copy of bytes goes on from and to "
+               "what it was made for, device memory or the host's: change the definition's node, and instantiate anew",
     NODE_FILL: "an instance's fill of rows takes other memory and another value alone, and a fill of one row no more rows: "
                "change the definition's node, and instantiate anew",
 }
