@@ -719,12 +719,12 @@ def is_capture_ending() -> bool:
 
 
 # --- nodes that instances of graphs leave out ---------------------------------------------------------------
-# Where NVIDIA's driver (580.159 at least) has an instance leave out a fill beside other nodes, launches are in the order of
-# their stream no more, or lose the context; copies and kernels are left out as they should be.  So no driver is asked to: a
+# Where NVIDIA's driver (580.159 at least) has an instance leave out a fill beside other nodes, launches are no longer in the
+# order of their stream, or lose the context; copies and kernels are left out as they should be.  So no driver is asked to: a
 # fill that is left out fills one element of memory that nothing reads, and what it does otherwise is kept here.
 #
 # Which nodes of another graph are left out once an instance is updated by it no driver tells: they are paired by what they do
-# too, not by their order alone.  So it is updated by a graph with the nodes and the edges that its own had, and by no other.
+# too, not by their order alone.  So it is updated by a graph with the nodes and edges that its own had, and by no other.
 # One thread at a time changes an instance, as drivers have it.
 
 cdef struct LeftOut:
