@@ -620,6 +620,7 @@ cdef class PoolBlock:
             raise_status(code, "managed_pool_free", ("address", self.address))
 
 
+@cython.no_gc_clear  # the destructor counts it out
 cdef class PoolView:
     """PoolView(block)\n--\n\n\
     What keeps memory of a driver's pool from being given back while there is an Array on it."""
