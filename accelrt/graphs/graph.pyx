@@ -30,9 +30,9 @@ from accelrt.kernels.kernel cimport Kernel
 from accelrt.memory.caching import empty_cache as empty_device_cache
 from accelrt.memory.mempool cimport figures_of, MemPool, next_pool, read_pool_id
 from accelrt.runtime.lifetimes cimport (
-    BODY, CAPTURE, GRAPH, GRAPH_EXEC, begin_runs, close_capture, dispose, dispose_capture, drain, follow_capture, give_back,
-    keep_side, keep_until_passed, mode_name, nodes_of, note_sides, raise_broken, raise_unbegun, Record, record_on, Side,
-    take_back_runs,
+    BODY, CAPTURE, GRAPH, GRAPH_EXEC, add_stream, begin_runs, close_capture, dispose, dispose_capture, drain, follow_capture,
+    give_back, keep_side, keep_until_passed, mode_name, nodes_of, note_sides, raise_broken, raise_unbegun, Record, record_on,
+    Side, take_back_runs,
 )
 from accelrt.status cimport CAPTURE_UNSUPPORTED, SLEEPING, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport current_handle, current_of, Stream, stream_of, StreamContext
@@ -130,6 +130,9 @@ cdef class CUDAGraph:
     def __init__(self, bint keep_graph=False) -> None:
         self.keep_graph = keep_graph
 
+    def __del__(self):
+        self.keep_for_replays()  # before a collection empties what the graph keeps
+
     def __dealloc__(self):
         cdef bint held = self.holds_anything()
         self.abandon()
@@ -179,8 +182,7 @@ cdef class CUDAGraph:
 
     cdef int drop_pool(self) noexcept:
         # The pool's memory serves others once the streams that the graph was replayed on are past the last replay.  A
-        # caller with the driver's handles may have launched it anywhere, and the garbage collector may have cleared
-        # launched_on: then the streams are unknown.
+        # caller with the driver's handles may have launched it anywhere: then the streams are unknown.
         cdef dict launched_on = self.launched_on
         cdef bint hidden = self.shown or (self.last_stream != UINTPTR_MAX and not launched_on)
         cdef uintptr_t stream
@@ -662,9 +664,7 @@ cdef class CUDAGraph:
         # The graph may die while a replay is under way on this stream.  Nobody changes it before all of its memory is noted.
         cdef Stream stream
         cdef Change change
-        if self.launched_on is None:
-            self.launched_on = {}
-        if handle not in self.launched_on:
+        if self.launched_on is None or handle not in self.launched_on:
             self.require_calm()
             self.uses += 1
             try:
@@ -674,7 +674,7 @@ cdef class CUDAGraph:
                         self.uses_others_memory = change.note(self.ordinal, handle) or self.uses_others_memory
                         change = change.before
                 stream = current_of(self.ordinal)
-                self.launched_on[handle] = None if stream.pooled != NULL else stream
+                self.launched_on = add_stream(self.launched_on, handle, None if stream.pooled != NULL else stream)
             finally:
                 self.uses -= 1
         self.last_stream = handle

@@ -658,9 +658,7 @@ cdef class AccessDescriptor:
 
     @cython.critical_section
     cdef int note_stream(self, uintptr_t stream, object keeper) except -1:
-        if self.used_on is None:
-            self.used_on = {}
-        self.used_on[stream] = keeper
+        self.used_on = add_stream(self.used_on, stream, keeper)
         return 0
 
     cdef int keep_with(self, Record record) except -1:
