@@ -130,13 +130,16 @@ cdef class CUDAGraph:
     def __init__(self, bint keep_graph=False) -> None:
         self.keep_graph = keep_graph
 
-    def __del__(self):
-        self.keep_for_replays()  # before a collection empties what the graph keeps
+    def __del__(self):  # before a collection empties what it keeps for replays, and its hooks
+        self.end()
 
     def __dealloc__(self):
+        self.end()
+
+    cdef void end(self) noexcept:
         cdef bint held = self.holds_anything()
         self.abandon()
-        if held and self.destruction_hooks is not None and PyList_GET_SIZE(self.destruction_hooks):
+        if held and PyList_GET_SIZE(self.destruction_hooks):
             tell_dropped(self.destruction_hooks)
 
     def __reduce__(self):
@@ -171,8 +174,7 @@ cdef class CUDAGraph:
         self.kept = self.calls = self.sides = self.launched_on = self.random = None
         self.kernels = self.changes = self.base = self.by_node = self.made_nodes = self.within = None
         self.source = self.bound = self.rebinds = None
-        self.last_stream = UINTPTR_MAX
-        self.node_count = 0
+        self.last_stream, self.node_count = UINTPTR_MAX, 0
         self.busy -= 1
         return 0
 
@@ -1263,9 +1265,8 @@ cdef class graph:
     cdef object __weakref__
 
     def __init__(
-        self, cuda_graph: CUDAGraph, pool: tuple[int, int] | CUDAGraph | MemPool | None = None,
-        stream: Stream | None = None, str capture_error_mode="global", *, bint synchronize=False,
-        bint empty_cache=False,
+        self, cuda_graph: CUDAGraph, pool: tuple[int, int] | CUDAGraph | MemPool | None = None, stream: Stream | None = None,
+        str capture_error_mode="global", *, bint synchronize=False, bint empty_cache=False,
     ) -> None:
         if not isinstance(cuda_graph, CUDAGraph):
             raise TypeError(f"cuda_graph is {cuda_graph!r} of type {type(cuda_graph).__name__}; pass a CUDAGraph")
