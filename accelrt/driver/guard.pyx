@@ -937,11 +937,17 @@ cdef Queue* next_filled(const Queues* queues, size_t number) noexcept nogil:
     return queues.all[word * 64 + lowest_bit(bits)]
 
 
-cdef Queue* busy_queue(const Queues* queues) noexcept nogil:
-    cdef Queue* queue = next_filled(queues, 0)
-    while queue != NULL and queue.head.captured:
-        queue = next_filled(queues, queue.number + 1)
-    return queue
+cdef long length_of(const Queue* queue) noexcept nogil:
+    cdef const PooledEvent* event = queue.head
+    cdef long count = 0
+    while event != NULL:
+        count += 1
+        event = event.next
+    return count
+
+
+cdef bint can_wait_for(const Queue* queue) noexcept nogil:
+    return queue.head != NULL and not queue.head.captured
 
 
 cdef void put_back(Queues* queues, Queue* queue, PooledEvent* event) noexcept nogil:
