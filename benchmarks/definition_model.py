@@ -10,12 +10,16 @@ import numpy as np
 import accelrt
 
 BYTES = 256  # of each memory
+ROWS, PITCH = 8, 32  # of a copy of rows
+BODIES = {"if": 2, "while": 1, "switch": 3}  # of each kind of condition
+NUMBERS = iter(range(1 << 62))
 
 
 class Memory:
     """Device memory and what the model says is in it.  Where its Buffer was dropped, its address is left."""
 
     def __init__(self, chosen: random.Random) -> None:
+        self.number = next(NUMBERS)
         self.expected = np.frombuffer(chosen.randbytes(BYTES), np.uint8).copy()
         self.seen = np.zeros(BYTES, np.uint8)
         self.buffer: accelrt.Buffer | None = accelrt.Buffer(BYTES)
@@ -71,6 +75,14 @@ class Model:
     def uses(self) -> tuple[set, set]:
         each = [node.uses() for node in self.nodes.values()]
         return set().union(*(read for read, _ in each)), set().union(*(written for _, written in each))
+
+    def using(self, others: dict[Memory, Memory]) -> "Model":
+        """A copy whose nodes use other memory in place of some."""
+        model = self.copied()
+        for key, node in model.nodes.items():
+            to, origin = others.get(node.to, node.to), others.get(node.origin, node.origin)
+            model.nodes[key] = replace(node, to=to, origin=origin)
+        return model
 
     def behind(self) -> dict[int, set[int]]:
         """What each node comes after, over other nodes too."""
@@ -130,16 +142,36 @@ def run_child(node: Node, conditions: dict) -> None:
 
 
 def set_condition(node: Node, conditions: dict) -> None:
-    conditions[node.to] = bool(node.origin.expected[:4].any())
+    conditions[node.to] = int(node.origin.expected[:4].view(np.uint32)[0])
 
 
 def choose(node: Node, conditions: dict) -> None:
     node.graphs[0 if conditions[node.origin] else 1].run(conditions)
 
 
+def repeat(node: Node, conditions: dict) -> None:
+    while conditions[node.origin]:
+        node.graphs[0].run(conditions)
+
+
+def switch(node: Node, conditions: dict) -> None:
+    if conditions[node.origin] < len(node.graphs):
+        node.graphs[conditions[node.origin]].run(conditions)
+
+
+def fill_number(node: Node, conditions: dict) -> None:
+    node.to.expected[: node.count].view(np.uint32)[0] = node.number
+
+
+def copy_rows(node: Node, conditions: dict) -> None:
+    target, origin = (each.expected.reshape(ROWS, PITCH) for each in (node.to, node.origin))
+    target[:, : node.count] = origin[:, : node.count]
+
+
 DEEDS: dict[str, Callable[[Node, dict], None]] = {
     **{"fill": fill, "copy": copy, "kernel": mix, "host": call, "empty": lambda node, conditions: None},
-    **{"child": run_child, "set": set_condition, "if": choose},
+    **{"child": run_child, "set": set_condition, "if": choose, "while": repeat, "switch": switch},
+    **{"number": fill_number, "rows": copy_rows},
 }
 
 
@@ -150,7 +182,11 @@ class Made:
     model: Model
     real: Any
     source: Any = None  # of an instance: the definition whose nodes change it, or None
-    first: Any = None  # of an instance: the definition that it was instantiated from
+    first: Any = None  # of an instance: the definition that it was instantiated from, and
+    first_model: Any = None  # what that did then, and
+    rebound: dict[Memory, Memory] = field(
+        default_factory=dict
+    )  # what names gave it in place of that's memory
 
     def node(self, key: int) -> accelrt.DefinitionNode:
         """A definition's node."""
@@ -158,4 +194,4 @@ class Made:
 
     def is_single(self) -> bool:
         """Whether it has one instance at a time, and cannot be copied."""
-        return any(node.kind == "if" for node in self.model.nodes.values())
+        return any(node.kind in BODIES for node in self.model.nodes.values())

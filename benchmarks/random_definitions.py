@@ -6,19 +6,17 @@ in which the model does the nodes is one that the device may take.
 
 import gc
 import random
-from dataclasses import replace
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
-from definition_model import BYTES, Counter, Made, Memory, Model, Node
+from definition_changes import CHANGED, Changes, changes_to
+from definition_model import BODIES, BYTES, PITCH, ROWS, Counter, Made, Memory, Model, Node
 
 import accelrt
 
 MEMORIES = 8
 MOST_NODES, MOST_GRAPHS, MOST_INSTANCES = 12, 4, 5
-KINDS = ("fill", "copy", "kernel") * 3 + ("host", "empty", "child", "if")
-CHANGED = ("fill", "copy", "kernel", "host")  # what update() changes
-SWITCHED = ("fill", "copy", "kernel")  # what set_enabled() leaves out
+KINDS = ("fill", "copy", "kernel") * 3 + ("host", "empty", "child", "condition", "rows")
 SOURCE = """
 extern "C" __global__ void mix(unsigned char* to, const unsigned char* from, int count, int number) {
     for (int index = threadIdx.x; index < count; index += blockDim.x)
@@ -32,11 +30,15 @@ class DifferenceError(Exception):
     """Memory, or what a graph tells, differs from the model."""
 
 
-class Definitions:
-    """Definitions and instances, on which random operations are done."""
+class Definitions(Changes):
+    """Definitions and instances, on which random operations are done.
 
-    def __init__(self, chosen: random.Random) -> None:
-        self.chosen = chosen
+    Arguments:
+        is_exact: as of Changes; a GPU's driver refuses graphs whose edges were added in another order.
+    """
+
+    def __init__(self, chosen: random.Random, is_exact: bool) -> None:
+        self.chosen, self.is_exact = chosen, is_exact
         self.kernel = accelrt.compile(SOURCE).function("mix", SIGNATURE)
         self.stream = accelrt.Stream()
         self.keys = iter(range(1 << 62))
@@ -51,8 +53,10 @@ class Definitions:
             self.join,
             self.part,
             self.clone,
+            self.update_within,
             self.switch,
             self.update_from,
+            self.rebind,
             self.drop,
             self.begin,
         )
@@ -79,7 +83,8 @@ class Definitions:
         if kind == "empty":
             return Node(kind)
         origin = None if kind == "fill" else origin
-        return Node(kind, to, origin, self.chosen.randint(1, BYTES), self.chosen.randrange(256))
+        most = PITCH if kind == "rows" else BYTES
+        return Node(kind, to, origin, self.chosen.randint(1, most), self.chosen.randrange(256))
 
     def place(self, definition: accelrt.GraphDefinition, node: Node, after: list) -> accelrt.DefinitionNode:
         """Adds a node to a definition."""
@@ -89,8 +94,17 @@ class Definitions:
             return definition.kernel(self.kernel, 1, 64, **changes_to(node), after=after)
         if node.kind == "set":
             return definition.set_condition(node.to, node.origin.buffer, after=after)
+        if node.kind == "number":
+            return definition.fill(node.to.buffer, node.number, 1, width=node.count, after=after)
+        if node.kind == "rows":
+            given = node.to.buffer, node.origin.buffer, node.count, ROWS
+            return definition.copy_3d(*given, dst_pitch=PITCH, src_pitch=PITCH, after=after)
         if node.kind == "if":
             return definition.if_(node.origin, else_=True, after=after)
+        if node.kind == "while":
+            return definition.while_(node.origin, after=after)
+        if node.kind == "switch":
+            return definition.switch(node.origin, BODIES[node.kind], after=after)
         method = "host_function" if node.kind == "host" else node.kind
         added: accelrt.DefinitionNode = getattr(definition, method)(**changes_to(node), after=after)
         return added
@@ -107,13 +121,19 @@ class Definitions:
         return real
 
     def put_condition(self, graph: Made) -> None:
-        """Adds a condition that memory decides, with nodes in both of its bodies."""
-        condition = graph.real.condition()
-        self.put(graph, Node("set", condition, self.memory()))
-        node = Node("if", None, condition, graphs=[Model(), Model()])
-        works = [[self.work(self.chosen.choice(CHANGED[:3])) for _ in range(2)] for _ in range(2)]
+        """Adds a condition that memory decides, with nodes in all of its bodies; one that repeats ends."""
+        condition, flag = graph.real.condition(), self.memory()
+        kind = self.chosen.choice(list(BODIES))
+        if kind == "switch":
+            self.put(graph, Node("number", flag, None, 4, self.chosen.randrange(BODIES[kind] + 1)))
+        self.put(graph, Node("set", condition, flag))
+        works = [[self.work(self.chosen.choice(CHANGED[:3])) for _ in range(2)] for _ in range(BODIES[kind])]
+        if kind == "while":
+            works[0] += [Node("number", flag, None, 4, 0), Node("set", condition, flag)]
+        node = Node(kind, None, condition, graphs=[Model() for _ in works])
         for body, nodes in zip(node.graphs, works, strict=True):
             body.nodes = {next(self.keys): each for each in nodes}
+            body.edges = set(pairwise(body.nodes))
         for body, nodes in zip(self.put(graph, node).bodies, works, strict=True):
             last: list[accelrt.DefinitionNode] = []
             for each in nodes:
@@ -130,7 +150,7 @@ class Definitions:
         graph, kind = self.chosen.choice(self.graphs), self.chosen.choice(KINDS)
         if len(graph.model.nodes) >= MOST_NODES:
             return
-        if kind == "if":
+        if kind == "condition":
             self.put_condition(graph)
         elif kind != "child":
             self.put(graph, self.work(kind))
@@ -142,7 +162,7 @@ class Definitions:
     def remove(self) -> None:
         """Takes a node out; those that were ordered by it are ordered by edges instead."""
         graph = self.chosen.choice(self.graphs)
-        keys = [key for key, node in graph.model.nodes.items() if node.kind not in ("set", "if")]
+        keys = [key for key, node in graph.model.nodes.items() if node.kind not in ("set", *BODIES)]
         if not keys:
             return
         key = self.chosen.choice(keys)
@@ -188,59 +208,16 @@ class Definitions:
         if graph.is_single() or len(self.instances) >= MOST_INSTANCES:
             self.instances = [each for each in self.instances[1:] if each.first is not graph]
             gc.collect()
-        if graph.model.nodes:
-            self.instances.append(Made(graph.model.copied(), graph.real.instantiate(), graph, graph))
-
-    def update(self) -> None:
-        """Changes what a node does, in the definition or in an instance, and some of it or all."""
-        made = self.chosen.choice(self.graphs + self.instances)
-        graph = made if made in self.graphs else made.source
-        if graph is None:
+        if not graph.model.nodes:
             return
-        keys = [
-            key for key, node in made.model.nodes.items() if node.kind in CHANGED and key in graph.model.nodes
-        ]
-        if not keys:
-            return
-        key = self.chosen.choice(keys)
-        before, node = made.model.nodes[key], self.work(made.model.nodes[key].kind)
-        changes = changes_to(node)
-        if node.kind != "kernel" and self.chosen.random() < 0.5:
-            name, attribute = self.chosen.choice(list(NAMED[node.kind].items()))
-            changes = {name: changes[name]}
-            node = replace(before, **{attribute: getattr(node, attribute)})
-        made.model.nodes[key] = node
-        if node.to is node.origin or any(made.model.unordered()):  # an instance gets no edges
-            made.model.nodes[key] = before
-        else:
-            graph.node(key).update(instance=None if made is graph else made.real, **changes)
-
-    def switch(self) -> None:
-        """Has an instance leave a node out, or do it again."""
-        if not self.instances:
-            return
-        instance = self.chosen.choice(self.instances)
-        known = {} if instance.source is None else instance.source.model.nodes
-        keys = [key for key, node in instance.model.nodes.items() if node.kind in SWITCHED and key in known]
-        if keys:
-            key, out = self.chosen.choice(keys), self.chosen.random() < 0.5
-            instance.source.node(key).set_enabled(instance.real, not out)
-            (instance.model.left_out.add if out else instance.model.left_out.discard)(key)
-
-    def update_from(self) -> None:
-        """Has an instance do what a definition does, where both are alike."""
-        if not self.instances:
-            return
-        instance, graph = self.chosen.choice(self.instances), self.chosen.choice(self.graphs)
         try:
-            instance.real.update(graph.real.graph)
-        except accelrt.CudaError:
-            if graph.model == instance.model:
+            real = graph.real.instantiate()
+        except accelrt.NotSupportedError:
+            if not graph.is_single():
                 raise
-        else:
-            keys = dict(zip(instance.model.nodes, graph.model.nodes, strict=True))
-            left_out = {keys[key] for key in instance.model.left_out}
-            instance.model, instance.source = replace(graph.model.copied(), left_out=left_out), None
+            return  # clones and children that were made of it before its conditions count as instances
+        first = graph.model.copied()
+        self.instances.append(Made(graph.model.copied(), real, graph, graph, first))
 
     def drop(self) -> None:
         """Drops a definition, an instance or a Buffer; what is used stays."""
@@ -275,21 +252,3 @@ class Definitions:
         for counter in self.counters:
             if counter.calls != counter.expected:
                 raise DifferenceError(f"a function was called {counter.calls} times, not {counter.expected}")
-
-
-def changes_to(node: Node) -> dict[str, Any]:
-    """What has a node do this: the arguments of update()."""
-    changes = {name: getattr(node, attribute) for name, attribute in NAMED[node.kind].items()}
-    if node.kind == "kernel":
-        changes["args"] = (node.to.buffer, node.origin.buffer, node.count, node.number)
-    return {name: each.buffer if isinstance(each, Memory) else each for name, each in changes.items()}
-
-
-# What of a Node each argument says; of a kernel's all.
-NAMED: dict[str, dict[str, str]] = {
-    "fill": {"dst": "to", "value": "number", "count": "count"},
-    "copy": {"dst": "to", "src": "origin", "nbytes": "count"},
-    "kernel": {"args": "to"},
-    "host": {"function": "to"},
-    "empty": {},
-}

@@ -163,7 +163,8 @@ cdef void return_event(PooledEvent* event) noexcept nogil
 cdef void release_event(Table* table, PooledEvent* event) noexcept nogil  # the same; destroys one that was captured
 # In relaxed mode asks for an event, or waits for it; the driver's answer.
 cdef int ask_event(Table* table, const PooledEvent* event, bint wait) noexcept nogil
-cdef int destroy_spare(Table* table, int device) noexcept nogil  # those that keep no time; stops at the first failure
+# Those that keep no time, and what fills that are left out wrote to, where none is; stops at the first failure.
+cdef int destroy_spare(Table* table, int device) noexcept nogil
 # Takes one and records it behind the stream's work; NULL where the answer, of record_behind, is not 0.
 cdef int mark_behind(Table* table, int device, uintptr_t stream, PooledEvent** out_event) noexcept nogil
 

@@ -1,10 +1,11 @@
-"""Waits that a signal ends, the gate between captures and waits, and what streams use memory until which event."""
+"""Waits that a signal ends, the gate between captures and waits, fills that instances leave out, and what streams use memory
+until which event."""
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
-from accelrt.core.handle_map cimport map_find, map_insert, map_remove, map_reserve
+from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.interpreter cimport PyThread_get_thread_ident
 from accelrt.core.locks cimport (
     add_count, load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, spin_lock,
@@ -14,11 +15,12 @@ from accelrt.core.process cimport FORK_GATE, FORK_POOLS, FORK_THREAD_STATES, at_
 from accelrt.core.process import call_at_fork
 from accelrt.core.slots cimport my_slot, Slot
 from accelrt.core.threads cimport now, pause, pthread_cond_broadcast, pthread_cond_init, pthread_cond_wait, spin, wait_on
+from accelrt.driver.node_params cimport NODE_FILL, NodeParams
 from accelrt.driver.table cimport CAPTURE_NONE, CAPTURE_RELAXED, EVENT_DISABLE_TIMING, host_fn
 from accelrt.status cimport (
     ASSERT, CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, CAPTURED_EVENT, DEINITIALIZED,
     HARDWARE_STACK_ERROR, ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_PC, INVALID_VALUE,
-    LAUNCH_FAILED, LAUNCH_TIMEOUT, NOT_READY, OUT_OF_MEMORY,
+    LAUNCH_FAILED, LAUNCH_TIMEOUT, NO_HOST_MEMORY, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
 )
 
 
@@ -525,6 +527,7 @@ cdef Table* guard_table(Table* table, Table* blank) noexcept nogil:
         inner = table
     guarded_table = inner[0]
     fill_guarded(&guarded_table, inner, blank)
+    guard_fills(&guarded_table, blank)
     return &guarded_table
 
 
@@ -680,6 +683,7 @@ cdef void begin_anew() noexcept nogil:
     pthread_mutex_init(&gate, NULL)
     pthread_cond_init(&none_inside, NULL)
     begin_asking_anew()
+    forget_leaving()
 
 
 begin_anew()
@@ -719,6 +723,304 @@ def has_open_captures() -> bool:
 def is_capture_ending() -> bool:
     """Tells whether a thread of this process's ends a capture just now, so that what is about streams has to wait."""
     return is_ending()
+
+
+# --- fills that instances of graphs leave out ---------------------------------------------------------------
+# Where NVIDIA's driver (580.159 at least) has an instance leave out a fill beside other nodes, launches are in the order of
+# their stream no more, or lose the context; copies and kernels are left out as they should be.  So no driver is asked to: a
+# fill that is left out fills one element of memory that nothing reads, and what it does otherwise is kept here.  One thread
+# at a time changes an instance, as drivers have it.
+
+cdef struct LeftOut:
+    uintptr_t node
+    NodeParams params        # what it is to do again
+    LeftOut* next
+
+cdef struct Leaving:         # an instance that leaves fills out, or did
+    int device
+    uint64_t shape           # of its graph when it had left none out: shape_of
+    LeftOut* fills
+
+cdef struct Unread:          # memory that fills which are left out write to
+    uintptr_t address        # 0: none
+    size_t fills             # that are left out
+
+cdef enum:
+    UNREAD_BYTES = 16
+
+cdef int leaving_lock = 0    # guards the two that follow
+cdef AddressMap leaving      # the instance's handle -> Leaving
+cdef Unread[MAX_DEVICES] unread
+cdef long leaving_count = 0
+
+
+cdef void forget_leaving() noexcept nogil:
+    # In a forked child, where no instance lives.
+    global leaving_lock
+    leaving_lock = 0
+    memset(&leaving, 0, sizeof(leaving))
+    memset(unread, 0, sizeof(unread))
+    store_count(&leaving_count, 0)
+
+
+cdef Leaving* leaving_of(uintptr_t exec_) noexcept nogil:
+    cdef Leaving* instance
+    if load_count(&leaving_count) == 0:
+        return NULL
+    spin_lock(&leaving_lock)
+    instance = <Leaving*>map_find(&leaving, exec_)
+    spin_unlock(&leaving_lock)
+    return instance
+
+
+cdef LeftOut** find_left_out(Leaving* instance, uintptr_t node) noexcept nogil:
+    # Where it is linked; NULL where the instance does the node.
+    cdef LeftOut** link = NULL if instance == NULL else &instance.fills
+    while link != NULL and link[0] != NULL and link[0].node != node:
+        link = &link[0].next
+    return NULL if link == NULL or link[0] == NULL else link
+
+
+cdef int shape_of(uintptr_t graph, uintptr_t node, uint64_t* out_shape) noexcept nogil:
+    # A number of a graph's nodes and edges, another one where it has others.  INVALID_VALUE: the node is none of them.
+    cdef size_t nodes = 0, edges = 0, place
+    cdef uintptr_t* handles
+    cdef bint has_node = False
+    cdef uint64_t shape = 0xCBF29CE484222325ULL  # FNV-1a, of words
+    cdef int code = inner.graph_nodes(graph, 0, NULL, &nodes)
+    if code == 0:
+        code = inner.graph_edges(graph, 0, NULL, NULL, NULL, &edges)
+    if code:
+        return code
+    handles = <uintptr_t*>calloc(nodes + 3 * edges + 1, sizeof(uintptr_t))
+    if handles == NULL:
+        return NO_HOST_MEMORY
+    code = inner.graph_nodes(graph, nodes, handles, &nodes) if nodes else 0
+    if code == 0 and edges:
+        code = inner.graph_edges(
+            graph, edges, handles + nodes, handles + nodes + edges, handles + nodes + 2 * edges, &edges)
+    for place in range(nodes + 3 * edges):
+        has_node = has_node or (place < nodes and handles[place] == node)
+        shape = (shape ^ handles[place]) * 0x100000001B3ULL
+    out_shape[0] = shape ^ nodes
+    free(handles)
+    return code if code or has_node else INVALID_VALUE
+
+
+cdef int use_unread(int device) noexcept nogil:
+    # One fill more; where it is not 0, none.
+    cdef uintptr_t address = 0
+    cdef bint has
+    cdef int mode, code
+    if device < 0 or device >= MAX_DEVICES:
+        return INVALID_DEVICE
+    spin_lock(&leaving_lock)
+    unread[device].fills += 1
+    has = unread[device].address != 0
+    spin_unlock(&leaving_lock)
+    if has:
+        return 0
+    code = go_relaxed(&guarded_table, &mode)
+    if code == 0:
+        code = guarded_table.memory_alloc(device, UNREAD_BYTES, &address)
+        restore_mode(&guarded_table, mode)
+    spin_lock(&leaving_lock)
+    has = unread[device].address != 0  # another thread's, which came first
+    if not has:
+        unread[device].address = address
+    unread[device].fills -= code != 0
+    spin_unlock(&leaving_lock)
+    return free_unread(device, address) if has and code == 0 else code
+
+
+cdef int free_unread(int device, uintptr_t address) noexcept nogil:
+    cdef int mode
+    cdef int code = go_relaxed(&guarded_table, &mode)
+    if code == 0:
+        code = guarded_table.memory_free(device, address)
+        restore_mode(&guarded_table, mode)
+    return code
+
+
+cdef void leave_unread(int device) noexcept nogil:
+    # One fill less.  The memory stays for the next, and for launches under way.
+    spin_lock(&leaving_lock)
+    unread[device].fills -= 1
+    spin_unlock(&leaving_lock)
+
+
+cdef int destroy_unread(int device) noexcept nogil:
+    # Unless a fill is left out.
+    cdef uintptr_t address = 0
+    cdef int code = 0
+    if unread[device].address == 0 or not enter_wait():
+        return 0
+    spin_lock(&leaving_lock)
+    if unread[device].fills == 0:
+        address, unread[device].address = unread[device].address, 0
+    spin_unlock(&leaving_lock)
+    if address:
+        code = free_unread(device, address)
+    leave_wait()
+    return code
+
+
+cdef int set_aside(int device, uintptr_t graph, uintptr_t exec_, uintptr_t node, const NodeParams* params) noexcept nogil:
+    cdef NodeParams aside = params[0]
+    aside.dst, aside.dst_pitch, aside.width, aside.height = unread[device].address, 0, 1, 1
+    return inner.graph_node_set(device, graph, exec_, node, &aside)
+
+
+cdef int leave_out(int device, uintptr_t graph, uintptr_t exec_, uintptr_t node, const NodeParams* had) noexcept nogil:
+    cdef Leaving* instance = leaving_of(exec_)
+    cdef bint is_new = instance == NULL, uses = False
+    cdef LeftOut* fill
+    cdef uint64_t shape = 0
+    cdef int code
+    if find_left_out(instance, node) != NULL:
+        return 0
+    fill = <LeftOut*>calloc(1, sizeof(LeftOut))
+    instance = <Leaving*>calloc(1, sizeof(Leaving)) if is_new else instance
+    code = NO_HOST_MEMORY if fill == NULL or instance == NULL else shape_of(graph, node, &shape)
+    if code == 0 and instance.fills == NULL:
+        instance.shape = shape
+    if code == 0 and had == NULL:
+        code = inner.graph_node_params(graph, node, &fill.params)
+    elif code == 0:
+        fill.params = had[0]
+    if code == 0 and fill.params.height > 1:
+        code = NOT_SUPPORTED  # drivers give a fill of rows none but rows of the same shape
+    if code == 0:
+        code = use_unread(device)
+        uses = code == 0
+    if code == 0 and is_new:
+        spin_lock(&leaving_lock)
+        code = map_reserve(&leaving)
+        if code == 0:
+            map_insert(&leaving, exec_, instance)
+            add_count(&leaving_count, 1)
+        spin_unlock(&leaving_lock)
+        is_new = code != 0
+    if code == 0:
+        code = set_aside(device, graph, exec_, node, &fill.params)
+    if code:
+        free(fill)
+        if is_new:
+            free(instance)
+        if uses:
+            leave_unread(device)
+        return code
+    instance.device, fill.node, fill.next, instance.fills = device, node, instance.fills, fill
+    return 0
+
+
+cdef int do_again(int device, uintptr_t graph, uintptr_t exec_, uintptr_t node) noexcept nogil:
+    cdef LeftOut** link = find_left_out(leaving_of(exec_), node)
+    cdef LeftOut* fill
+    cdef int code
+    if link == NULL:
+        return 0
+    fill = link[0]
+    code = inner.graph_node_set(device, graph, exec_, node, &fill.params)
+    if code == 0:
+        link[0] = fill.next
+        free(fill)
+        leave_unread(device)
+    return code
+
+
+cdef int switching_graph_node_enable(
+    int device, uintptr_t graph, uintptr_t exec_, uintptr_t node, int enabled, NodeParams* had
+) noexcept nogil:
+    cdef unsigned int before = 0
+    cdef int type_ = 0
+    cdef int code = inner.graph_node_type(graph, node, &type_)
+    if code or type_ != NODE_FILL:
+        return inner.graph_node_enable(device, graph, exec_, node, enabled, had)
+    code = inner.graph_node_enabled(graph, exec_, node, &before)  # whether it is the instance's at all
+    if code:
+        return code
+    return do_again(device, graph, exec_, node) if enabled else leave_out(device, graph, exec_, node, had)
+
+
+cdef int switching_graph_node_enabled(
+    uintptr_t graph, uintptr_t exec_, uintptr_t node, unsigned int* out_enabled
+) noexcept nogil:
+    cdef int code = inner.graph_node_enabled(graph, exec_, node, out_enabled)
+    if code == 0 and find_left_out(leaving_of(exec_), node) != NULL:
+        out_enabled[0] = 0
+    return code
+
+
+cdef int switching_graph_node_set(
+    int device, uintptr_t graph, uintptr_t exec_, uintptr_t node, NodeParams* params
+) noexcept nogil:
+    cdef LeftOut** link = NULL
+    cdef int code
+    if exec_ and params.type == NODE_FILL:
+        link = find_left_out(leaving_of(exec_), node)
+    if link != NULL and params.height > 1:
+        return NOT_SUPPORTED
+    code = inner.graph_node_set(device, graph, exec_, node, params)  # which says whether it may be
+    if link != NULL and code == 0:
+        link[0].params = params[0]
+        code = set_aside(device, graph, exec_, node, params)
+    return code
+
+
+cdef int switching_graph_update(uintptr_t exec_, uintptr_t graph, int* out_result, uintptr_t* out_node) noexcept nogil:
+    # Which of another graph's fills would be left out no driver tells.
+    cdef Leaving* instance = leaving_of(exec_)
+    cdef LeftOut* fill = NULL if instance == NULL else instance.fills
+    cdef NodeParams params
+    cdef uint64_t shape = 0
+    cdef int code = 0
+    out_result[0], out_node[0] = 0, 0
+    if fill != NULL:
+        code = shape_of(graph, fill.node, &shape)
+        if code == INVALID_VALUE or (code == 0 and shape != instance.shape):
+            code = NOT_SUPPORTED
+    while fill != NULL and code == 0:
+        code = inner.graph_node_params(graph, fill.node, &params)
+        if code == 0 and params.height > 1:
+            code = NOT_SUPPORTED
+        fill = fill.next
+    if code == 0:
+        code = inner.graph_update(exec_, graph, out_result, out_node)
+    fill = NULL if code or instance == NULL else instance.fills
+    while fill != NULL and code == 0:
+        code = inner.graph_node_params(graph, fill.node, &fill.params)
+        if code == 0:
+            code = set_aside(instance.device, graph, exec_, fill.node, &fill.params)
+        fill = fill.next
+    return code
+
+
+cdef int switching_graph_exec_destroy(uintptr_t exec_) noexcept nogil:
+    # Forgotten first, for another instance may have the handle next.
+    cdef Leaving* instance = NULL
+    cdef LeftOut* fill
+    if load_count(&leaving_count):
+        spin_lock(&leaving_lock)
+        instance = <Leaving*>map_remove(&leaving, exec_)
+        if instance != NULL:
+            add_count(&leaving_count, -1)
+        spin_unlock(&leaving_lock)
+    while instance != NULL and instance.fills != NULL:
+        fill = instance.fills
+        instance.fills = fill.next
+        free(fill)
+        leave_unread(instance.device)
+    free(instance)
+    return inner.graph_exec_destroy(exec_)
+
+
+cdef void guard_fills(Table* table, const Table* blank) noexcept nogil:
+    if inner.graph_node_enable == blank.graph_node_enable:
+        return
+    table.graph_node_enable, table.graph_node_enabled = switching_graph_node_enable, switching_graph_node_enabled
+    table.graph_node_set, table.graph_update = switching_graph_node_set, switching_graph_update
+    table.graph_exec_destroy = switching_graph_exec_destroy
 
 
 # --- uses of memory by streams ------------------------------------------------------------------------------------------
@@ -806,7 +1108,7 @@ cdef int destroy_spare(Table* table, int device) noexcept nogil:
             return code
         free(event)
         event = take_spare(device, EVENT_DISABLE_TIMING)
-    return 0
+    return destroy_unread(device)
 
 
 cdef int mark_behind(Table* table, int device, uintptr_t stream, PooledEvent** out_event) noexcept nogil:

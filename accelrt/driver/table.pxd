@@ -202,8 +202,9 @@ cdef struct Table:
     # edges carry an EdgeData each; data is NULL where what is added carries nothing, and what is removed may carry anything
     int (*graph_edges_add)(uintptr_t graph, size_t count, void* origins, void* targets, void* data) noexcept nogil
     int (*graph_edges_remove)(uintptr_t graph, size_t count, void* origins, void* targets, void* data) noexcept nogil
-    # whether an instance does a kernel, a copy or a fill, or leaves it out; the node is one of the graph
-    int (*graph_node_enable)(uintptr_t graph, uintptr_t exec_, uintptr_t node, int enabled) noexcept nogil
+    # whether an instance does a kernel, a copy or a fill, or leaves it out; the node is one of the graph.  had: what the
+    # instance has of a fill, or NULL: what the graph has.  The guard leaves out fills; drivers are asked about none.
+    int (*graph_node_enable)(int device, uintptr_t graph, uintptr_t exec_, uintptr_t node, int enabled, NodeParams* had) noexcept nogil  # no-cython-lint
     int (*graph_node_enabled)(uintptr_t graph, uintptr_t exec_, uintptr_t node, unsigned int* out_enabled) noexcept nogil
     # for conditions of its nodes; value is what it is when a launch begins, unless it is kept: what the last one left
     int (*graph_condition)(int device, uintptr_t graph, unsigned int value, int kept, uint64_t* out_condition) noexcept nogil  # no-cython-lint

@@ -190,12 +190,14 @@ class DefinitionNode:
     def set_enabled(self, instance: CUDAGraph, enabled: bool) -> None:
         """Has an instance do a kernel, a copy or a fill, or leave it out (cuGraphNodeSetEnabled).
 
+        NVIDIA's driver does not bear this of fills: one that is left out fills one element of unread memory.
+
         Arguments:
             instance: CUDAGraph of GraphDefinition.instantiate.
             enabled: bool, whether its launches do the node's work from now on, after the instance's update()
-                too.
+                too; one that leaves fills out is updated by its own definition alone.
         Raises:
-            CudaError: the node is of another kind, or none of the instance's.
+            CudaError: the node is of another kind, a fill of several rows, or none of the instance's.
             RuntimeError: the node was added after the graph was instantiated, or the graph is gone.
         """
         edits.switch_node(instance, self, bool(enabled))

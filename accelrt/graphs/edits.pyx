@@ -26,7 +26,7 @@ from accelrt.graphs.nodes cimport (
     params_of_instance, put_options, read_kernel_node, recorded, require_launchable, require_made, take_apart, type_name,
     without_mark, work_of,
 )
-from accelrt.graphs.nodes import list_nodes
+from accelrt.graphs.nodes import FillParams, list_nodes
 from accelrt.kernels.kernel cimport Dimensions, Kernel, Packed, read_dimensions, read_shared
 from accelrt.memory.mempool cimport next_pool
 from accelrt.runtime.lifetimes cimport (
@@ -997,15 +997,20 @@ def generation_of(CUDAGraph graph not None) -> int:
 
 def changed_params(CUDAGraph graph not None, node: int) -> object:
     """CopyParams or FillParams of an instance's node where the graph's has others, or may have; else None."""
+    with cython.critical_section(graph):
+        return params_in_instance(graph, node)
+
+
+cdef object params_in_instance(CUDAGraph graph, object node):
+    # In its critical section.
     cdef NodeChange change
     cdef object work = None
-    with cython.critical_section(graph):
-        if graph.source is None:
-            return None
-        change = (graph.changes or {}).get(node)
-        if graph.bound is not None:
-            work = graph.bound.work_of_node(node, change)
-        return params_of_instance(change, graph.past, node) if work is None else work
+    if graph.source is None:
+        return None
+    change = (graph.changes or {}).get(node)
+    if graph.bound is not None:
+        work = graph.bound.work_of_node(node, change)
+    return params_of_instance(change, graph.past, node) if work is None else work
 
 
 def change_node(
@@ -1056,26 +1061,39 @@ def switch_node(CUDAGraph graph not None, switched: object, enable: bool | None)
     cdef unsigned int enabled = enable is True
     cdef CUDAGraph source = source_of(graph)
     cdef uintptr_t handle, exec_, node
+    cdef NodeParams params
+    cdef NodeParams* had = NULL
     cdef int code
     with cython.critical_section(graph, source):
         handle, exec_, node = graph.node_graph(), require_exec(graph), handle_of(switched)
         require_made(source.by_node, graph.made_nodes, node)
         graph.require_unreplayed()
+        work = None if enable else params_in_instance(graph, node)
+        if isinstance(work, FillParams):
+            put_fill(work, &params)
+            had = &params
         graph.begin_change()
         source.uses += 1
     with nogil:
         if enable is None:
             code = registry.active().graph_node_enabled(handle, exec_, node, &enabled)
         else:
-            code = registry.active().graph_node_enable(handle, exec_, node, enabled)
+            code = registry.active().graph_node_enable(graph.ordinal, handle, exec_, node, enabled, had)
     with cython.critical_section(graph, source):
         graph.end_change()
         source.uses -= 1
     if code:
         raise_status(code, "graph_node_enable", ("graph_exec", exec_, "node", node),
                      "only kernels, copies and fills can be left out, by instances of the node's definition"
-                     if code == INVALID_VALUE else "")
+                     if code == INVALID_VALUE else "a fill of several rows cannot be left out; give it other memory by "
+                     "update(instance=graph, dst=...)" if code == NOT_SUPPORTED else "")
     return enabled != 0
+
+
+cdef void put_fill(object work, NodeParams* params):
+    memset(params, 0, sizeof(NodeParams))
+    params.type, params.depth = NODE_FILL, 1
+    params.dst, params.value, params.element, params.width, params.height, params.dst_pitch = work
 
 
 def params_to_bind(

@@ -980,7 +980,7 @@ cdef class CUDAGraph:
 
     cdef int keep_change(self, object node, NodeChange change, NodeChange before) except -1:
         # What it uses, beside what there was until finish_change: that of the last change, or None.
-        change.before, change.serial = before, self.edits
+        change.before = before
         self.changes[node] = change
         if change.former is not None:
             note_past(self.pasts, node, change.former)

@@ -40,7 +40,7 @@ cdef class NodeChange(Change):
     cdef tuple values        # and these arguments as bytes; or None where nobody knows their sizes
     cdef object former       # those of the graph's node before, until keep_change has them; or None
     cdef list things         # of the kernel, and of each argument: objects, each with its Side, and PoolUses; or None
-    cdef uint64_t serial     # CUDAGraph.edits when it was made
+    cdef uint64_t serial     # which no other change has: an instance has those of its graph too
 
     cdef list uses(self)     # all of them in one list
 

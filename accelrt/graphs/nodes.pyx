@@ -334,9 +334,15 @@ cdef class MemoryChange(Change):
         return [self.keeper] if self.is_others and not stays else None
 
 
+cdef long node_changes = 0
+
+
 # stub: class NodeChange(Change):
 cdef class NodeChange(Change):
     """The work of a node since it was changed, and what it uses."""
+
+    def __cinit__(self):
+        self.serial = <uint64_t>add_count(&node_changes, 1)
 
     cdef bint note(self, int device, uintptr_t stream) except *:
         cdef bint others = False
@@ -931,7 +937,10 @@ cdef int update_exec(uintptr_t exec_, uintptr_t graph) except -1:
     if code == GRAPH_UPDATE_FAILURE:
         explain_update(code, reason, graph, node)
     if code:
-        raise_status(code, "graph_update", ("graph_exec", exec_, "graph", graph))
+        raise_status(code, "graph_update", ("graph_exec", exec_, "graph", graph),
+                     "an instance that leaves fills out takes what its own definition does, with the nodes and edges that "
+                     "it had then; have it do the fills again before: node.set_enabled(instance, True)"
+                     if code == NOT_SUPPORTED else "")
     return 0
 
 

@@ -562,3 +562,17 @@ def test_replays_of_threads_each_use_the_memory_that_they_are_given():
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_a_change_by_hand_counts_where_the_definition_was_changed_before():
+    # As many changes of the one as of the other.
+    definition, x, y, z, other = accelrt.GraphDefinition(), buffer(1), buffer(), buffer(), buffer()
+    copy = definition.copy(y, x)
+    copy.update(dst=y)
+    instance = definition.instantiate()
+    accelrt.GraphParameters(instance, y=y).rebind(y=other)
+    copy.update(instance=instance, dst=z)
+    copy.update(instance=instance, nbytes=16)
+    instance.replay()
+    assert (read(z)[:16] == 1).all()
+    assert (read(other) == 0).all()

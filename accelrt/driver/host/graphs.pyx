@@ -703,10 +703,13 @@ cdef int change_planned(Exec* exec_, uintptr_t node, Work* work) noexcept nogil:
     return code
 
 
-cdef int graph_node_enable_locked(Graph* graph, Exec* exec_, uintptr_t node, int enabled) noexcept nogil:
+cdef int graph_node_enable_locked(
+    Graph* graph, Exec* exec_, uintptr_t node, int enabled, NodeParams* had
+) noexcept nogil:
+    # A fill would cost a GPU the order of its launches.
     cdef const Node* planned = find_switched(graph, exec_, node)
     cdef Work work
-    if planned == NULL:
+    if planned == NULL or planned.work.kind == FILL:
         return INVALID_VALUE
     work = planned.work
     work.disabled = not enabled
