@@ -1208,9 +1208,10 @@ cdef PooledEvent* take_for_event(int device, unsigned int flags, bint fresh) exc
 
 
 cdef void return_from_event(PooledEvent* event) noexcept:
-    # An interprocess event is destroyed: what another process did with it is unknown.
+    # An interprocess event is destroyed: what another process did with it is unknown.  So is one that was captured: the
+    # graph may be another library's, or wait to be destroyed itself.
     add_in_turn(&event_holders, -1)
-    if event.flags & EVENT_INTERPROCESS:
+    if event.flags & EVENT_INTERPROCESS or event.captured:
         dispose(EVENT, event.device, event.handle)
         free(event)
     else:

@@ -348,3 +348,20 @@ def test_an_event_that_another_ones_capture_took_serves_nobody_else():
     accelrt.synchronize()
     accelrt.Buffer(4096).free()
     assert accelrt.memory_allocated() == 0
+
+
+@in_own_process
+def test_an_event_that_was_recorded_in_another_ones_capture_serves_nobody_else():
+    """Nothing says when that one's graph goes."""
+    use_device()
+    rows, theirs, event = Rows(), accelrt.Stream(), accelrt.Event()
+    with accelrt.graph(accelrt.CUDAGraph()):  # beside which events ask whether they are captured
+        accelrt.Buffer(64).fill(1)
+        assert rows.capture_begin(0, theirs.handle, RELAXED) == 0
+        event.record(theirs)
+        code, graph = rows.capture_end(0, theirs.handle)
+    assert (code, rows.graph_destroy(graph)) == (0, 0)
+    wrapped_table().reset_call_counts()
+    del event
+    assert wrapped_table().call_counts()["event_destroy"] == 1
+    accelrt.synchronize()
