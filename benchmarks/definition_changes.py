@@ -121,9 +121,7 @@ class Changes:
             return
         instance = self.chosen.choice(self.instances)
         known = {} if instance.source is None else instance.source.model.nodes
-        keys = [
-            key for key, node in instance.model.nodes.items() if node.kind in SWITCHED and key in known
-        ]
+        keys = [key for key, node in instance.model.nodes.items() if node.kind in SWITCHED and key in known]
         if keys:
             key, out = self.chosen.choice(keys), self.chosen.random() < 0.5
             instance.source.node(key).set_enabled(instance.real, not out)

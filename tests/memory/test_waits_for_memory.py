@@ -31,7 +31,7 @@ def pool_of(kind):
 @pytest.mark.parametrize("kind", ["device", "pinned"])
 @in_own_process
 def test_a_request_waits_for_what_was_freed_while_others_free_on_another_stream(kind):
-    """What waits counted the events of all streams together, so that new ones took the place of older ones."""
+    """What waits counted the events of all streams together, so that new ones took the place of older."""
     testing.use_device()
     make, first, second = pool_of(kind), accelrt.Stream(), accelrt.Stream()
     small, later_small, large = make(4096, first), make(4096, first), make(4 * MIB, second)
