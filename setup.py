@@ -116,13 +116,14 @@ COLD = """
 allocator.audit allocator.backing.pages allocator.external.external_pool allocator.private.routes
 allocator.private.sleep allocator.readers arrays.managed core.process driver.cuda.memory driver.host.driver
 driver.host.graphs driver.host.memory driver.registry driver.testing graphs.bindings graphs.edits graphs.nodes
-memory.history.recording memory.mempool memory.reservation nccl.ranks nvml.library resources.resource
-runtime.lifetimes sharing.mapping status
+memory.history.recording memory.mempool memory.pool_checkpoint memory.reservation nccl.ranks nvml.library
+resources.resource runtime.lifetimes sharing.mapping status
 """
 # Calls that a history with C's frames walks through go by these, which keep what that needs.
 WALKED = """
 allocator.backing.pages allocator.external.external_pool allocator.private.routes arrays.managed
-memory.history.recording memory.mempool memory.reservation resources.resource runtime.lifetimes
+memory.history.recording memory.mempool memory.pool_checkpoint memory.reservation resources.resource
+runtime.lifetimes
 """
 UNWALKED = ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]
 FOR_SIZE = [

@@ -43,7 +43,8 @@ cdef int record_stream(int device, uintptr_t address, uintptr_t stream) noexcept
 
 # What the calling thread allocates on the device goes to a memory pool, until end_pool: torch's
 # beginAllocateCurrentThreadToPool.  A pool is named by the two numbers of MemPool.id or CUDAGraph.pool(), and made if
-# need be; it is held meanwhile.  Pools nest, the innermost counts.  NOT_SUPPORTED by another backend than accelrt's own.
+# need be; it is held meanwhile.  Pools nest, the innermost counts.  NOT_SUPPORTED by another backend than accelrt's own,
+# INVALID_VALUE for the pool of a Reservation, which has no memory but what is committed.
 cdef int begin_pool(int device, uint64_t id0, uint64_t id1) noexcept nogil
 # Ends the thread's latest begin_pool of that pool; INVALID_VALUE where there is none.
 cdef int end_pool(int device, uint64_t id0, uint64_t id1) noexcept nogil

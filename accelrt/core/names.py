@@ -148,9 +148,10 @@ MEMORY = {
     "memory.history.snapshots": "snapshot",
     "memory.live_report": "report report_data",
     "memory.mempool": "host_audit host_memory_snapshot sleep sleepable tag_pool wake",
-    "memory.reservation": """
-        PoolCheckpoint Reservation check_pool_live_allocations get_checkpoint_state set_checkpoint_state
+    "memory.pool_checkpoint": """
+        PoolCheckpoint check_pool_live_allocations get_checkpoint_state set_checkpoint_state
     """,
+    "memory.reservation": "Reservation",
     "memory.sleep_result": "SleepResult",
     "memory.live": "OutOfMemoryObserver attach_out_of_memory_observer",
     "allocator.settings.apply": "allocator_settings set_allocator_settings settings_in_force",

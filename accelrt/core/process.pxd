@@ -32,6 +32,10 @@ cdef enum ForkRank:
 # Functions run on the thread that forks.  None may register, and one of prepare may wait for nobody who needs the GIL.
 cdef int at_fork(const char* name, ForkRank rank, fork_hook prepare, fork_hook parent, fork_hook child) except -1 nogil
 
+# Raises an error, as of a signal's handler, at the calling thread's next step of Python, where code without Python comes
+# before that; on another thread than the main one, an error of its class.
+cdef void raise_soon(object error) noexcept
+
 
 # The environment's variables that say which devices there are, and whether they changed.
 cdef bint changed() noexcept nogil  # perhaps, since init; four words are compared, so that hot paths can ask

@@ -5,6 +5,7 @@ module is imported first.  The process has one pthread_atfork, one os.register_a
 accelrt's: these.
 """
 cimport cython
+import _signal
 import atexit
 import os
 import sys
@@ -47,6 +48,9 @@ cdef extern from *:
     """
     int is_hooked "accelrt_is_hooked"
     void lock_without_gil "accelrt_lock_without_gil" (pthread_mutex_t* mutex) noexcept nogil
+    ctypedef struct PyFrameObject
+    PyFrameObject* PyEval_GetFrame()
+    int Py_AddPendingCall(int (*function)(void*) except -1, void* argument)
     int pthread_atfork(fork_hook prepare, fork_hook parent, fork_hook child) nogil
     int getpid() nogil
 
@@ -370,10 +374,22 @@ cdef class PythonFunctions:
 # just be looking at it, and a child of a fork waits for no lock of an object's.
 cdef list python_functions = []
 cdef list superseded = []
-cdef dict under_way = {}         # thread -> the functions that were run before its fork
-cdef dict interruptions = {}     # thread -> what a signal's handler raised in these
+cdef dict under_way = {}         # thread -> its Forks under way; more than one where a signal's handler forks in the midst
+cdef list unraised = []          # of the main thread: (error, the frame that forked, where it is raised, or None: in any)
 cdef ForkSafeLock hooking = ForkSafeLock()
 cdef bint child_is_hooked = False
+
+
+cdef class Fork:
+    """A fork under way."""
+
+    cdef list functions       # of the moment before it
+    cdef object frame         # that called os.fork; None: not Python code
+    cdef object interruption  # what a signal's handler raised in the functions, or None
+
+
+class FromHandler(BaseException):
+    """An exception that a signal's handler raised in a wait: its argument."""
 
 
 cdef bint precedes(PythonFunctions one, PythonFunctions other):
@@ -398,18 +414,41 @@ cdef PythonFunctions functions_of(str name, dict ranks, str rank, before, parent
     return functions
 
 
-cdef object run(PythonFunctions entry, object function, const char* phase):
-    # What it raises is told, but for an interruption, which is answered; the rest runs.
+cdef object run(PythonFunctions entry, object function, const char* phase, object interruption):
+    # What it raises is told, but for an interruption, which is answered in place of an earlier one; the rest runs.
     if function is None:
-        return None
+        return interruption
     trace(phase, entry.traced_name)
     try:
         function()
+    except FromHandler as error:
+        return error.args[0]
     except Exception as error:
+        if is_of_handler(error):
+            return error
         tell(error, function)
     except BaseException as error:
         return error
-    return None
+    return interruption
+
+
+cdef bint is_of_handler(error) except -1:
+    # Whether a signal's handler raised it in the midst of a function of Python's: then its frame is in the traceback.
+    handlers = [code_of(_signal.getsignal(number)) for number in _signal.valid_signals()]
+    trace = error.__traceback__
+    while trace is not None:
+        if any([trace.tb_frame.f_code is code for code in handlers]):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+cdef object code_of(handler):
+    # Of a function, a method, a functools.partial of either, or an object that is called; None: it is not Python's.
+    handler = getattr(handler, "func", handler)
+    if not hasattr(handler, "__code__"):
+        handler = getattr(type(handler), "__call__", None)
+    return getattr(handler, "__code__", None)
 
 
 cdef void tell(error, function) noexcept:
@@ -423,9 +462,10 @@ def call_at_fork(
 ) -> None:
     """Has Python functions called around each os.fork(): before it, with ranks in reverse, then in both processes.
 
-    What they raise goes to sys.unraisablehook, and the others still run; an interruption comes out of the fork, in the
-    parent.  parent runs also where its before was interrupted.  What the name has at the rank already, as of a module that
-    is imported again, is replaced.
+    What they raise goes to sys.unraisablehook, and the others still run.  What a signal's handler raises meanwhile, an
+    interruption or any other exception, comes out of the fork: of before and parent in the parent, of child in the child.
+    parent runs also where its before was interrupted.  What the name has at the rank already, as of a module that is
+    imported again, is replaced.
 
     Arguments:
         name: str, the module's, without "accelrt.".
@@ -457,39 +497,101 @@ cdef object hook_child():
     return None
 
 
+cdef object frame_here():
+    # Of the Python code that called what runs; None where there is none.
+    cdef PyFrameObject* frame = PyEval_GetFrame()
+    return None if frame == NULL else <object>frame
+
+
 def _before_fork():
     cdef PythonFunctions entry
-    cdef list before = python_functions
-    cdef object interruption = None
+    cdef Fork fork = Fork()
+    fork.functions, fork.frame = python_functions, frame_here()
     if not child_is_hooked:
-        interruption = hook_child()
-    under_way[PyThread_get_thread_ident()] = before
-    for entry in reversed(before):
-        interruption = run(entry, entry.before, "before") or interruption
-    if interruption is not None:
-        interruptions[PyThread_get_thread_ident()] = interruption
+        fork.interruption = hook_child()
+    under_way.setdefault(PyThread_get_thread_ident(), []).append(fork)
+    for entry in reversed(fork.functions):
+        fork.interruption = run(entry, entry.before, "before", fork.interruption)
+
+
+cdef Fork leave_fork():
+    # The calling thread's latest.
+    cdef unsigned long thread = PyThread_get_thread_ident()
+    cdef list forks_here = under_way.get(thread)
+    cdef Fork fork
+    if not forks_here:
+        return None
+    fork = forks_here.pop()
+    if not forks_here:
+        del under_way[thread]
+    return fork
 
 
 def _after_in_parent():
     # Those registered meanwhile have nothing to undo.
     cdef PythonFunctions entry
-    cdef unsigned long thread = PyThread_get_thread_ident()
-    cdef object interruption = interruptions.pop(thread, None)
-    for entry in under_way.pop(thread, ()):
-        interruption = run(entry, entry.parent, "after in parent") or interruption
-    if interruption is not None:  # os.fork() would tell what is raised here, and lose it
-        PyThreadState_SetAsyncExc(thread, type(interruption))
+    cdef Fork fork = leave_fork()
+    if fork is None:
+        return
+    for entry in fork.functions:
+        fork.interruption = run(entry, entry.parent, "after in parent", fork.interruption)
+    raise_later(fork.interruption, fork.frame)  # os.fork() would tell what is raised here, and lose it
 
 
 def _after_in_child():
     cdef PythonFunctions entry
-    cdef object interruption = None
-    under_way.clear()
-    interruptions.clear()  # they are the parent's
+    cdef Fork fork = leave_fork()
+    cdef list forks_here = under_way.get(PyThread_get_thread_ident())
+    under_way.clear()  # they are the parent's, but for those in the midst of which this thread forked
+    if forks_here:
+        under_way[PyThread_get_thread_ident()] = forks_here
+    unraised.clear()
+    if fork is None:
+        fork = Fork()
+    fork.interruption = None  # the parent's
     for entry in python_functions:
-        interruption = run(entry, entry.child, "after in child") or interruption
-    if interruption is not None:
-        PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), type(interruption))
+        fork.interruption = run(entry, entry.child, "after in child", fork.interruption)
+    raise_later(fork.interruption, fork.frame)
+
+
+cdef int raise_later(object error, object frame) except -1:
+    # Signals' handlers run on the main thread, whose pending calls raise the error itself.
+    cdef unsigned long thread = PyThread_get_thread_ident()
+    if error is None:
+        return 0
+    threading = sys.modules.get("threading")
+    if threading is not None and threading.main_thread().ident == thread:
+        unraised.append((error, frame))
+        if Py_AddPendingCall(raise_pending, NULL) == 0:
+            return 0
+        unraised.pop()
+    PyThreadState_SetAsyncExc(thread, type(error))
+    return 0
+
+
+cdef int raise_pending(void* nothing) except -1:
+    # The interpreter calls it between two instructions of the main thread's, which may be those of others' functions around
+    # the fork, or of a warning of os.fork()'s: these would lose the exception, and what they have to give back.
+    if not unraised:
+        return 0
+    error, forker = unraised[len(unraised) - 1]
+    if is_called_by(frame_here(), forker) and Py_AddPendingCall(raise_pending, NULL) == 0:
+        return 0
+    unraised.pop()
+    PyErr_SetObject(type(error), error)
+    return -1
+
+
+cdef void raise_soon(object error) noexcept:
+    raise_later(error, None)
+
+
+cdef bint is_called_by(frame, caller) except -1:
+    if frame is caller or caller is None:
+        return False
+    while frame is not None and frame is not caller:
+        frame = frame.f_back
+    return frame is caller
 
 
 # Locks of Python code that a fork takes.  Compiled code is interrupted in the wait alone, and holds nothing then: Ctrl-C
@@ -499,6 +601,8 @@ cdef dict held_by_forks = {}  # thread -> of each fork under way, the locks that
 
 def hold_through_forks(str name, str rank, first: list[ForkSafeLock], others: dict[int, ForkSafeLock]) -> None:
     """Has locks taken before each fork, and given back behind it in both processes.  It holds none while it waits for one.
+
+    A signal's handler that raises ends the wait: the fork goes on without the locks, and what was raised comes out of it.
 
     Arguments:
         name, rank: as of call_at_fork.
@@ -519,7 +623,10 @@ cdef int hold(list first, dict others) except -1:
         if busy is None:
             return 0
         release_all(held)
-        busy.take(True, -1)
+        try:
+            busy.take(True, -1)
+        except BaseException as error:
+            raise FromHandler(error) from None
         busy.give_back()
 
 
@@ -606,7 +713,7 @@ def _run_at_exit():
     cdef PythonFunctions entry = next_at_exit(process)
     while entry is not None:
         entry.ended_in = process
-        interruption = run(entry, entry.parent, "exit")
+        interruption = run(entry, entry.parent, "exit", None)
         if interruption is not None:
             tell(interruption, entry.parent)
         entry = next_at_exit(process)
@@ -1242,7 +1349,8 @@ cdef class Taker:
 
 
 cdef class Releaser:
-    """The same for what gives something back, which an interruption puts off: it is raised behind the call.
+    """The same for what gives something back, which an interruption, or what else a signal's handler raises, puts off: it is
+    raised behind the call.
 
     Arguments:
         prepare: function of what the library passes; answers the arguments of release, as a tuple.  After an interruption
@@ -1263,22 +1371,23 @@ cdef class Releaser:
         self.prepare, self.release, self.report = prepare, release, report
 
     def __call__(self, *arguments: object, **named: object) -> None:
-        cdef bint interrupted = False
-        prepared = None
+        interruption = prepared = None
         try:
             while prepared is None:
                 try:
                     prepared = self.prepare(*arguments, **named)
-                except KeyboardInterrupt:
-                    interrupted = True
+                except BaseException as error:
+                    if not isinstance(error, KeyboardInterrupt) and not is_of_handler(error):
+                        raise
+                    interruption = error
             self.release(*prepared)
         except Exception as error:
             if self.report is None:
                 raise
             self.report(error, self)
         finally:
-            if interrupted:
-                PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), KeyboardInterrupt)
+            if interruption is not None:
+                raise_soon(interruption)
 
     def __reduce__(self) -> NoReturn:
         refuse_copy(self, "it gives back what is this process's; make another one")

@@ -8,8 +8,8 @@ A driver's module that includes NAME_rows.pxi has in it fill_NAME, which puts ev
 the table; one of the cuda driver also has resolve_NAME, which asks libcuda for the module's functions.  A row
 is a function that bears its name, or is derived from what the driver says of it:
 
-- a comment in cuda/functions.pxd, "# memory_free(address)": the row is this one call of a function of
-  libcuda, in the context of its device, or in any where it names none;
+- a comment in cuda/functions.pxd or cuda/graph_functions.pxd, "# memory_free(address)": the row is this
+  one call of a function of libcuda, in the context of its device, or in any where it names none;
 - a function ROW_entered of the cuda driver: the row calls it in such a context;
 - a function ROW_gated of the host driver: the row calls it where the gate permits it;
 - a function ROW_locked of the host driver: so too, and under the lock, in memory.pyx the memory's and
@@ -90,6 +90,7 @@ DEFINED = re.compile(r"^cdef int (\w+)\(", re.M)
 INCLUDED = re.compile(r'^include "(\w+)_rows\.pxi"', re.M)
 BODY = re.compile(r"^cdef int (\w+)_(entered|gated|locked)\(([^)]*)\) noexcept nogil:", re.M)
 SYMBOL = re.compile(r"ctypedef int \(\*PFN_(cu\w+)_v(\d+)\)\(([^)]*)\) noexcept nogil  # (.+)")
+FUNCTIONS = ("functions", "graph_functions")  # the files of cuda/ that list libcuda's
 NOTED = re.compile(r"(\w+)(?:\(([^)]*)\))?")
 # What libcuda takes for the handles that rows name.
 HANDLES = {
@@ -461,21 +462,28 @@ def fill_host(module: str, text: str, rows: list[Row]) -> str:
 
 
 def fill_cuda(
-    text: str, functions: str, declared: str, rows: list[Row], module: str = "driver", memory: str = ""
+    text: str,
+    functions: dict[str, str],
+    declared: str,
+    rows: list[Row],
+    module: str = "driver",
+    memory: str = "",
 ) -> str:
     """The pointers to libcuda's functions, the derived rows, fill_NAME and resolve_NAME.
 
-    Functions that memory, the text of memory.pyx, calls are that module's, and the others are driver.pyx's.
+    functions has the texts of the files that list them, by the files' names.  Those that memory, the text of
+    memory.pyx, calls are that module's, and the others are driver.pyx's.
     What is declared, by memory.pxd, has its pointer there, and driver.pyx asks for it.  A second version of
     one function bears it in its name.
     """
     called = set(re.findall(r"\bcu[A-Z]\w+(?=\()", memory))
     by_name = {row.name: row for row in rows}
     pointers: dict[str, str] = {}  # by type, of both modules
-    own, of_memory = {}, []
+    own: dict[str, dict[str, str]] = {file: {} for file in functions}
+    of_memory = []
     entries: list[str] = []
     derived = [row_around(each.row, each.call, context_of(each.row)) for each in read_bodies(text, rows)]
-    for symbol in read_symbols(functions):
+    for file, symbol in [(name, each) for name in functions for each in read_symbols(functions[name])]:
         has_pointer = symbol.name in pointers.values()
         pointer = f"{symbol.name}_v{symbol.version}" if has_pointer else symbol.name
         pointers[symbol.type] = pointer
@@ -485,7 +493,7 @@ def fill_cuda(
         if is_shared:
             of_memory.append(pointer)
         else:
-            own[symbol.type] = pointer
+            own[file][symbol.type] = pointer
         start = f'Symbol(b"{symbol.name}", {symbol.version}, <void**>&{pointer}'
         places = [f"<void**>&table.{row}" for row in symbol.rows] or ["NULL"]
         entries += [f"        {start}, {place}, {symbol.needed})," for place in places]
@@ -498,11 +506,11 @@ def fill_cuda(
     return "\n".join(
         [
             *(f"from accelrt.driver.cuda.memory cimport {pointer}" for pointer in of_memory),
-            f"from accelrt.driver.cuda.functions cimport {', '.join(own)}",
+            *(f"from accelrt.driver.cuda.{file} cimport {', '.join(own[file])}" for file in own if own[file]),
             f"from accelrt.driver.cuda.types cimport {', '.join(types)}",
             "from accelrt.driver.node_params cimport NodeParams, host_fn",
             "from accelrt.driver.table cimport TEXT_BYTES",
-            *(f"cdef {type_} {pointer}" for type_, pointer in own.items()),
+            *(f"cdef {type_} {pointer}" for file in own for type_, pointer in own[file].items()),
             *derived,
             f"cdef void fill_{module}(Table* table) noexcept nogil:",
             fill_rows(text, derived, rows),
@@ -524,7 +532,7 @@ def render_drivers(rows: list[Row]) -> dict[str, str]:
         if module not in INCLUDED.findall(text):
             continue
         if driver == "cuda":
-            functions = path.with_name("functions.pxd").read_text()
+            functions = {name: path.with_name(f"{name}.pxd").read_text() for name in FUNCTIONS}
             declared, memory = (path.with_name(name).read_text() for name in ("memory.pxd", "memory.pyx"))
             files[f"cuda/{module}_rows.pxi"] = fill_cuda(text, functions, declared, rows, module, memory)
         else:

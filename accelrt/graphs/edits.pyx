@@ -202,7 +202,8 @@ cdef class NodeWork:
         self.params.bodies = NULL
         self.bodies = [bodies.array[count] for count in range(self.params.count)]
         if code:
-            raise_status(code, "graph_node_set" if node else "graph_node_add", self.described(graph), refusal_of(self, code))
+            raise_status(code, "graph_node_set" if node else "graph_node_add", self.described(graph),
+                         refusal_of(self, exec_, code))
         if self.options is not None:
             try:
                 put_options(graph, out_node[0], self.options)
@@ -230,8 +231,17 @@ cdef class NodeWork:
         return tuple(facts)
 
 
+# Of an instance (the driver API's cuGraphExecMemcpyNodeSetParams and cuGraphExecMemsetNodeSetParams).
+cdef dict STAYS = {
+    NODE_COPY: "an instance goes on with the copies of rows that it was made with, and a copy of bytes goes on from and to what "
+               "it was made for, device memory or the host's: change the definition's node, and instantiate anew",
+    NODE_FILL: "an instance's fill of rows takes other memory and another value alone, and a fill of one row no more rows: "
+               "change the definition's node, and instantiate anew",
+}
 cdef str UNTOLD = "it copies from or to a CUDAArray, of which nothing is told; capture such copies apart"
-cdef str refusal_of(NodeWork work, int code):
+cdef str refusal_of(NodeWork work, uintptr_t exec_, int code):
+    if exec_ and code == INVALID_VALUE and work.params.type in (NODE_COPY, NODE_FILL):
+        return STAYS[work.params.type]
     if code == NOT_SUPPORTED:
         return ("the driver has no such nodes (graphs made by hand need CUDA 12.3), or the graph may not hold one: a body "
                 "of a condition takes kernels, copies, fills, empty nodes, children and conditions")

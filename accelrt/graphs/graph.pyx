@@ -28,7 +28,7 @@ from accelrt.graphs.nodes cimport (
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
 from accelrt.kernels.kernel cimport Kernel
 from accelrt.memory.caching import empty_cache as empty_device_cache
-from accelrt.memory.mempool cimport figures_of, MemPool, next_pool, read_pool_id
+from accelrt.memory.mempool cimport figures_of, MemPool, next_pool, read_pool_id, refuse_reserved
 from accelrt.runtime.lifetimes cimport (
     BODY, CAPTURE, GRAPH, GRAPH_EXEC, add_stream, begin_runs, close_capture, dispose, dispose_capture, drain, follow_capture,
     give_back, keep_side, keep_until_passed, mode_name, nodes_of, note_sides, raise_broken, raise_unbegun, Record, record_on,
@@ -170,11 +170,10 @@ cdef class CUDAGraph:
             dispose(GRAPH, self.ordinal, graph)
         if self.retains_pool:
             self.drop_pool()
-        self.uses_others_memory = False
         self.kept = self.calls = self.sides = self.launched_on = self.random = None
         self.kernels = self.changes = self.base = self.by_node = self.made_nodes = self.within = None
         self.source = self.bound = self.rebinds = None
-        self.last_stream, self.node_count = UINTPTR_MAX, 0
+        self.uses_others_memory, self.last_stream, self.node_count = False, UINTPTR_MAX, 0
         self.busy -= 1
         return 0
 
@@ -274,7 +273,7 @@ cdef class CUDAGraph:
                 thread broke the capture as soon as it began.
             RuntimeError: this graph was captured already, or its capture is under way, or another thread begins or
                 drops it.
-            ValueError, TypeError: no such mode, or pool is none of these.
+            ValueError, TypeError: no such mode, or pool is none of these, or a Reservation's.
             Exception: whatever a hook raised; then nothing is begun.
         """
         mode = MODES.get(capture_error_mode)
@@ -304,6 +303,7 @@ cdef class CUDAGraph:
         self.mode, self.kept = mode, []
         with nogil:  # the pool's lock is held in calls of the driver that may wait for a function of Python's
             code = retain_pool(self.ordinal, self.pool_id[0], self.pool_id[1], False, 0)
+        refuse_reserved(code, "capture_begin", self.pool_id[0], self.pool_id[1])
         if code:
             raise_status(code, "capture_begin", ("pool", (self.pool_id[0], self.pool_id[1])))
         self.retains_pool = self.counted = True

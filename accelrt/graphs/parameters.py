@@ -83,7 +83,8 @@ class GraphParameters(BoundGraph, Mapping[str, GraphParameter]):
             is so of an argument that may be a number or an address, unless the kernel's signature says so or
             there is a twin; of an address that ends where the memory does, of a copy that goes beyond it; of
             conditions, and of children that use it; of page-locked memory where the graph calls host
-            functions, which may use it.  Or two names share bytes, or no node uses the memory.
+            functions, which may use it.  Or a copy of rows uses it, which drivers give no other memory in an
+            instance; or two names share bytes, or no node uses the memory.
         RuntimeError: the graph is not kept, or another thread uses it.
         TypeError: graph is no CUDAGraph, no memory was named, or with a twin it is not given in pairs.
 
@@ -226,6 +227,11 @@ def use_of_range(
     for place in places.values():
         if not place.holds(begin, begin + span):
             continue
+        if isinstance(params, CopyParams) and params.height * params.depth > 1:
+            raise ValueError(
+                f"{label(node, params)} copies rows of {place.name}, and an instance goes on with the copies "
+                "of rows that it was made with; have a kernel copy them"
+            )
         if not place.has_all(begin, begin + span):
             raise ValueError(
                 f"{label(node, params)} goes beyond {place.name}: it uses {begin:#x} to {begin + span:#x}"

@@ -35,7 +35,7 @@ from accelrt.allocator.stats cimport (
 from accelrt.allocator.types cimport Pool
 from accelrt.core.locks cimport load_count
 from accelrt.core.integers cimport checked_address_int, exact_int
-from accelrt.core.interpreter cimport PyThread_get_thread_ident, PyThreadState_SetAsyncExc
+from accelrt.core.process cimport raise_soon
 from accelrt.core.process import call_at_exit
 from accelrt.devices.device cimport (
     await_device, count_devices, current_ordinal, device_total, known_devices, ordinal_of, parse,
@@ -213,10 +213,10 @@ cdef int tell_log(str name, tuple arguments) except -1:
 cdef void keep_interrupt(object error) noexcept:
     # Raised by the calling thread's allocation as soon as that is over.
     # Code without Python between here and the caller, such as the Cython API's, cannot raise: there the thread raises
-    # an error of the type at its next step of Python.
+    # it at its next step of Python.
     global interrupt
     if not catches:
-        PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), type(error))
+        raise_soon(error)
     elif interrupt == NULL:
         Py_INCREF(error)
         interrupt = <PyObject*>error

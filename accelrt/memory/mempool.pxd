@@ -23,6 +23,11 @@ cdef dict figures_of(PrivateStats stats)  # as MemPool.stats gives them
 cdef object put_to_sleep(
     str call, int ordinal, uint64_t first, uint64_t second, object keep, object exports, uintptr_t reservation=*)
 cdef object wake_up(str call, int ordinal, uint64_t first, uint64_t second, uintptr_t reservation=*)
+# A Reservation has a pool, by a weak reference, until it is gone: its own sleep() and wake() are called for the pool's id.
+cdef int note_reservation(int ordinal, uint64_t number, object reference) except -1
+cdef void forget_reservation(int ordinal, uint64_t number) noexcept
+# Raises ArgumentError where a retain or a route of a pool answered that it is a Reservation's.
+cdef int refuse_reserved(int code, str call, uint64_t first, uint64_t second) except -1
 
 # As allocate_bytes (caching.pxd), of managed memory: from the pool that the thread is in, where that has such, else from one
 # of the process.

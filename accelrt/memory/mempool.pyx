@@ -48,8 +48,8 @@ from accelrt.runtime.init import later
 from accelrt.runtime.lifetimes cimport dispose, drain, HOST_BYTES, HOST_REGISTRATION
 from accelrt.status import name_of
 from accelrt.status cimport (
-    CAP_REACHED, FORKED, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, POOL_CAP_REACHED, raise_status,
-    refuse_copy, refuse_unmade,
+    CAP_REACHED, FORKED, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, POOL_CAP_REACHED,
+    raise_status, refuse_copy, refuse_unmade,
 )
 cimport accelrt.driver.registry as registry
 cimport accelrt.runtime.access as watch
@@ -1215,6 +1215,7 @@ cdef class use_mem_pool:
         device: int, "cuda:1", ...; None is the device that is current when the context is entered.
     Raises:
         TypeError: pool is none.
+        ValueError: the id is of a Reservation's pool.
         RuntimeError: the same context is entered twice, left without being entered, or left by another thread than the
             one that entered it.
         NotSupportedError: the allocator's backend is not accelrt's own.
@@ -1286,6 +1287,7 @@ cdef class use_mem_pool:
             self.pool.hold_on(self.ordinal)
         with nogil:
             code = begin_pool(self.ordinal, self.number[0], self.number[1])
+        refuse_reserved(code, "use_mem_pool", self.number[0], self.number[1])
         if code:
             raise_status(code, "use_mem_pool", ("pool", self.shown(), "device", self.ordinal))
         self.thread = thread_number()
@@ -1317,6 +1319,29 @@ cdef class use_mem_pool:
 # sleep and wake
 
 cdef dict tag_pools = {}
+cdef dict reservations = {}  # (device, number of its pool) -> a weak reference to a Reservation
+
+
+cdef int note_reservation(int ordinal, uint64_t number, object reference) except -1:
+    reservations[ordinal, number] = reference
+    return 0
+
+
+cdef void forget_reservation(int ordinal, uint64_t number) noexcept:
+    reservations.pop((ordinal, number), None)
+
+
+cdef object reservation_of(int ordinal, const uint64_t* name):
+    # None: the pool is no Reservation's.  What of the memory is protected, the Reservation alone knows.
+    reference = reservations.get((ordinal, name[1])) if name[0] == 0 else None
+    return None if reference is None else reference()
+
+
+cdef int refuse_reserved(int code, str call, uint64_t first, uint64_t second) except -1:
+    if code == INVALID_VALUE:
+        raise ArgumentError(f"{call}: pool {(first, second)} is a Reservation's, which has no memory but what its commit() "
+                            "takes; pass a MemPool or its id")
+    return 0
 
 
 def tag_pool(name: str) -> MemPool:
@@ -1420,7 +1445,7 @@ def sleep(pool: object, keep: str = "host", device: DeviceArgument | None = None
     Arguments:
         pool: MemPool; a pool's id, (int, int); torch.cuda.MemPool or its id, or the pool() of a graph that torch captured
             into a pool of its own, where accelrt is torch's allocator; or a tag, as str: then what was allocated in
-            sleepable(tag) sleeps.
+            sleepable(tag) sleeps.  A Reservation sleeps by the id of its pool as by its own sleep().
         keep: "host" or "discard".
         device: int, "cuda:1", ...; None is a MemPool's own, else the current device.
         exports: "refuse" or "ignore".
@@ -1432,6 +1457,9 @@ def sleep(pool: object, keep: str = "host", device: DeviceArgument | None = None
     cdef uint64_t[2] name
     cdef int ordinal = sleeper_device(pool, device)
     read_sleeper(pool, ordinal, name)
+    reservation = reservation_of(ordinal, name)
+    if reservation is not None:
+        return reservation.sleep(keep, exports=exports)
     return put_to_sleep("memory.sleep", ordinal, name[0], name[1], keep, exports)
 
 
@@ -1448,4 +1476,5 @@ def wake(pool: object, device: DeviceArgument | None = None) -> SleepResult:
     cdef uint64_t[2] name
     cdef int ordinal = sleeper_device(pool, device)
     read_sleeper(pool, ordinal, name)
-    return wake_up("memory.wake", ordinal, name[0], name[1])
+    reservation = reservation_of(ordinal, name)
+    return reservation.wake() if reservation is not None else wake_up("memory.wake", ordinal, name[0], name[1])

@@ -13,7 +13,7 @@ from compiled import COMPILER, SANITIZE, compile_against, compile_program, compi
 
 import accelrt
 
-INVALID_DEVICE, INVALID_HANDLE, NOT_ALLOCATED, NOT_INITIALIZED, FORKED = 101, 400, -4, 3, -2
+INVALID_VALUE, INVALID_DEVICE, INVALID_HANDLE, NOT_ALLOCATED, NOT_INITIALIZED, FORKED = 1, 101, 400, -4, 3, -2
 NOT_SUPPORTED, INIT_FAILED = 801, -1
 OUT_OF_MEMORY, DEINITIALIZED, CAP_REACHED = 2, 4, -3
 HANDLE, POINTER = ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)
@@ -30,6 +30,13 @@ class Library:
         self.allocate = typed(loaded, "accelrt_allocate", integer, [integer, size, HANDLE, POINTER])
         self.release = typed(loaded, "accelrt_release", integer, [integer, HANDLE])
         self.allocated = typed(loaded, "accelrt_memory_allocated", ctypes.c_int64, [integer])
+        self.begin_pool = typed(loaded, "accelrt_begin_pool", integer, [integer, *[ctypes.c_uint64] * 2])
+        self.capture_begin = typed(
+            loaded,
+            "accelrt_capture_begin",
+            integer,
+            [integer, size, integer, *[ctypes.c_uint64] * 2, POINTER],
+        )
         self.current_stream = typed(loaded, "accelrt_current_stream", integer, [integer, POINTER])
         self.version = typed(loaded, "accelrt_api_version", integer)
         self.name = typed(loaded, "accelrt_status_name", ctypes.c_char_p, [integer])
@@ -338,6 +345,22 @@ def test_a_project_that_compiles_the_functions_in_needs_no_library(tmp_path):
     loaded = ctypes.CDLL(str(tmp_path / "libroom.so"))
     assert hasattr(loaded, "take_and_give")
     assert not hasattr(loaded, "accelrt_allocate")
+
+
+def test_the_pool_of_a_reservation_serves_neither_a_thread_nor_a_capture(library):
+    with accelrt.reserve(1) as cache:
+        cache.commit()
+        segments = accelrt.memory_snapshot()
+        pool = next(each["segment_pool_id"] for each in segments if each["address"] == cache.ptr)
+        graph = ctypes.c_size_t()
+        assert library.begin_pool(cache.device_index, *pool) == INVALID_VALUE
+        stream = accelrt.Stream()
+        assert (
+            library.capture_begin(cache.device_index, stream.cuda_stream, 0, *pool, ctypes.byref(graph))
+            == INVALID_VALUE
+        )
+        assert graph.value == 0
+        assert not accelrt.is_current_stream_capturing()
 
 
 LATE = """

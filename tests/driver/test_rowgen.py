@@ -9,7 +9,7 @@ TYPE = "ctypedef int (*PFN_{}_v1)({}) noexcept nogil  # {}\n"
 
 
 def cuda_rows(function, parameters, note):
-    return rowgen.fill_cuda("", TYPE.format(function, parameters, note), "", ROWS)
+    return rowgen.fill_cuda("", {"functions": TYPE.format(function, parameters, note)}, "", ROWS)
 
 
 def test_a_row_of_one_call_casts_what_has_another_type_and_answers_0_where_it_is_refused():

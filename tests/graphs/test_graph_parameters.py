@@ -576,3 +576,45 @@ def test_a_change_by_hand_counts_where_the_definition_was_changed_before():
     instance.replay()
     assert (read(z)[:16] == 1).all()
     assert (read(other) == 0).all()
+
+
+def test_copies_of_rows_have_no_names_and_stay_as_they_were_made():
+    definition, x, y, z = accelrt.GraphDefinition(), buffer(1), buffer(), buffer()
+    rows = definition.copy_3d(y, x, 8, 4, dst_pitch=16, src_pitch=16)
+    row = definition.copy_3d(y, x, 8, dst_offset=64)
+    instance, width = definition.instantiate(), row.params.width
+    with pytest.raises(ValueError, match=r"the memcpy node 0x\w+ copies rows of y, and an instance goes on"):
+        accelrt.GraphParameters(instance, y=y)
+    with pytest.raises(accelrt.CudaError, match="an instance goes on with the copies of rows"):
+        rows.update(instance=instance, dst=z)
+    row.update(instance=instance, dst=z)
+    instance.replay()
+    assert read(y)[:24].tolist() == [1] * 8 + [0] * 8 + [1] * 8
+    assert width == 8
+    rows.update(dst=z)
+    with pytest.raises(accelrt.CudaError, match="PARAMETERS_CHANGED"):
+        instance.update(definition.graph)
+    definition.instantiate().replay()
+    assert read(z)[16:24].tolist() == [1] * 8
+
+
+def test_an_instance_keeps_the_rows_of_fills_and_the_kinds_of_memory_of_copies():
+    definition, x, y, pinned = accelrt.GraphDefinition(), buffer(1), buffer(), accelrt.PinnedBuffer(64)
+    several = definition.fill(y, 2, 4, width=2, height=3, pitch=16)
+    one, copy = definition.fill(x, 3, 4), definition.copy(y, x, 16, dst_offset=48)
+    instance = definition.instantiate()
+    changes = ({"count": 2}, {"height": 2}, {"pitch": 32}, {"width": 1}, {"height": 1, "pitch": None})
+    for node, change in (*((several, change) for change in changes), (one, {"height": 2, "pitch": 8})):
+        with pytest.raises(accelrt.CudaError, match="fill of rows takes other memory and another value alone"):
+            node.update(instance=instance, **change)
+    for change in ({"src": pinned}, {"dst": pinned, "dst_offset": 0}):
+        with pytest.raises(accelrt.CudaError, match="device memory or the host's"):
+            copy.update(instance=instance, **change)
+    several.update(instance=instance, value=0x0505)
+    one.update(instance=instance, count=2, width=4, value=0x07070707)
+    instance.replay()
+    assert read(y)[:48].tolist() == ([5] * 8 + [0] * 8) * 3
+    assert read(x)[:10].tolist() == [7] * 8 + [1] * 2
+    several.update(count=3)
+    with pytest.raises(accelrt.CudaError, match="PARAMETERS_CHANGED"):
+        instance.update(definition.graph)

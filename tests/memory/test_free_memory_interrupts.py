@@ -72,13 +72,15 @@ def test_beside_a_capture_the_capture_can_be_left_as_after_any_error(full):
     graph.reset()
 
 
-def test_a_caller_without_python_raises_it_at_the_threads_next_step(full):
+@pytest.mark.parametrize("error", [KeyboardInterrupt("now"), SystemExit(7)], ids=repr)
+def test_a_caller_without_python_raises_it_at_the_threads_next_step(full, error):
     library = ctypes.CDLL(accelrt.memory.library_path())
     take = typed(
         library, "accelrt_torch_alloc", ctypes.c_void_p, (ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)
     )
-    handle = interrupting(KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
+    handle = interrupting(error)
+    with pytest.raises(type(error)) as raised:
         take(2 * MIB, 0, None)
         sum(range(1000))
+    assert raised.value is error
     handle.remove()

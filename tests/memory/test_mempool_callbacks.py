@@ -98,6 +98,21 @@ def test_what_a_function_raises_the_allocation_raises(books):
     inside(pool, MIB).free()
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt("now"), SystemExit(7)], ids=repr)
+def test_what_interrupts_a_free_is_raised_behind_it(books, error):
+    def free(address, size, device, stream):
+        books.free(address, size, device, stream)
+        raise error
+
+    pool = accelrt.MemPool(memory.CallbackAllocator(books.allocate, free))
+    inside(pool, MIB).free()
+    with pytest.raises(type(error)) as raised:
+        pool.empty_cache()
+        sum(range(1000))
+    assert raised.value is error
+    assert books.held == {}
+
+
 def test_exceptions_of_the_functions_leave_no_cycle(books):
     pool = accelrt.MemPool(books.allocator)
     error = books.fails = type("Refused", (Exception,), {})()

@@ -291,6 +291,77 @@ def test_it_sleeps_and_wakes_with_its_contents_and_its_protection(cache):
     cache.decommit(4 * page, page)
 
 
+def pool_of(cache):
+    """The id of a Reservation's pool, as snapshots tell it; something has to be committed."""
+    return next(each["segment_pool_id"] for each in memory.memory_snapshot() if each["address"] == cache.ptr)
+
+
+def test_it_sleeps_and_wakes_by_the_id_of_its_pool_as_by_its_own_calls(cache):
+    page = cache.page_bytes
+    cache.commit(0, 3 * page)
+    for index in range(3):
+        fill(cache, index, 3 + index)
+    protect(cache, 0, "r")
+    protect(cache, 1, "none")  # what may not be read keeps its contents
+    pool = pool_of(cache)
+    assert memory.sleep(pool).copied == 3 * page
+    assert cache.is_asleep()
+    with pytest.raises(
+        RuntimeError, match=f"Reservation.sleep: the Reservation at {cache.ptr:#x}: it sleeps already"
+    ):
+        memory.sleep(pool)
+    memory.wake(pool)
+    assert [cache.access(index * page) for index in range(3)] == ["r", "none", "rw"]
+    if cache.buffer().device.type == "host":  # a GPU may lose its context by it
+        with pytest.raises(accelrt.CudaError):
+            fill(cache, 0, 1)
+        with pytest.raises(accelrt.CudaError):
+            value_at(cache, 1)
+    cache.protect(0, 2 * page, "rw")
+    assert [value_at(cache, index) for index in range(3)] == [3, 4, 5]
+    cache.close()
+    with pytest.raises(ValueError, match="the Reservation is closed"):
+        memory.sleep(pool)
+
+
+def enter_pool(pool):
+    with accelrt.use_mem_pool(pool):
+        pass
+
+
+def capture_into(pool):
+    with accelrt.graph(accelrt.CUDAGraph(), pool=pool):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (
+            enter_pool,
+            ValueError,
+            "use_mem_pool: pool .* is a Reservation's, which has no memory but what its commit",
+        ),
+        (
+            capture_into,
+            ValueError,
+            "capture_begin: pool .* is a Reservation's, which has no memory but what its commit",
+        ),
+        (memory.get_checkpoint_state, RuntimeError, "it is a Reservation's, whose memory changes by commit"),
+    ],
+)
+def test_nothing_else_comes_and_goes_in_its_pool(cache, call, error, words):
+    """Memory of others would lie where it commits, and a checkpoint would commit in its stead."""
+    page = cache.page_bytes
+    cache.commit(0, 3 * page)
+    cache.decommit(page, page)
+    with pytest.raises(error, match=words):
+        call(pool_of(cache))
+    assert accelrt.Buffer(page).ptr not in range(cache.ptr, cache.ptr + cache.nbytes)
+    cache.commit(page, page)
+    assert cache.committed() == [(0, 3 * page)]
+
+
 def test_the_access_of_what_is_not_reserved_is_refused(cache):
     for offset in (-1, cache.nbytes):
         with pytest.raises(ValueError, match=f"offset {offset} is not within the {cache.nbytes} bytes"):

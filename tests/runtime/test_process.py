@@ -317,6 +317,127 @@ def test_a_signal_that_comes_before_a_fork_comes_out_of_it_in_the_parent():
     on_a_thread(accelrt.init, timeout=60)
 
 
+class Late(Exception):
+    """One that is false, as a collection of errors may be."""
+
+    def __len__(self):
+        return 0
+
+
+HANDLERS_ERRORS = [Late("slow", 7), SystemExit(3), KeyboardInterrupt("enough")]
+FIRST = process.FORK_ORDER[-1][0]  # before a fork
+
+
+class Alarm:
+    """A signal's handler that raises what it was made with, and what else a fork is to leave as it was."""
+
+    def __init__(self):
+        self.error, self.unraisable, self.hooks = None, [], []
+        signal.signal(signal.SIGALRM, self)
+        sys.unraisablehook = lambda unraisable: self.unraisable.append(unraisable.exc_value)
+        os.register_at_fork(after_in_parent=self.note, after_in_child=self.note)
+
+    def __call__(self, *_):
+        raise self.error
+
+    def note(self):
+        """Another library's function, which comes behind accelrt's and is Python code."""
+        for each in "whole":
+            self.hooks.append(each)
+
+    def caught(self, error, wait=lambda fork: fork()):
+        """Whether the error itself comes out of a fork, as one that no function of a fork's was cut by."""
+        self.error, self.hooks[:] = error, []
+        try:
+            wait(fork_a_child)
+        except BaseException as raised:
+            return raised is error and self.hooks == [*"whole"] and self.unraisable == []
+        return False
+
+
+def fork_a_child():
+    if os.fork() == 0:
+        os._exit(0)
+
+
+def raise_alarm():
+    signal.raise_signal(signal.SIGALRM)
+    return len("in the midst of a function of Python's")
+
+
+@in_own_process
+def test_what_a_handler_raises_around_a_fork_comes_out_of_it_as_it_is_in_the_parent():
+    """In the wait for another thread's initialisation, and in a function of Python's on either side of it."""
+    alarm = Alarm()
+    for error in HANDLERS_ERRORS:
+        process.call_at_fork("test", FIRST, before=functools.partial(_thread.interrupt_main, signal.SIGALRM))
+        assert alarm.caught(error, functools.partial(held_elsewhere, init._lock))
+        process.call_at_fork("test", FIRST, before=raise_alarm)
+        assert alarm.caught(error)
+        process.call_at_fork("test", FIRST, parent=raise_alarm)
+        assert alarm.caught(error)
+        assert [os.wait()[1] for _ in range(3)] == [0] * 3
+        on_a_thread(accelrt.init, timeout=60)
+
+
+@in_own_process
+def test_what_a_handler_raises_in_a_child_comes_out_of_the_fork_there():
+    alarm = Alarm()
+    process.call_at_fork("test", FIRST, child=raise_alarm)
+    for error in HANDLERS_ERRORS:
+        parent, caught = os.getpid(), None
+        try:
+            caught = alarm.caught(error, lambda _: os.fork() or os._exit(1))
+        finally:
+            if os.getpid() != parent:
+                os._exit(0 if caught else 2)
+        assert not caught
+        assert os.wait()[1] == 0
+
+
+@in_own_process
+def test_what_a_handler_raises_while_something_is_given_back_is_raised_behind_that():
+    alarm, released = Alarm(), []
+
+    def prepare(value, calls):
+        calls.append(None)
+        if len(calls) == 1:
+            raise_alarm()
+        return (value,)
+
+    for alarm.error in HANDLERS_ERRORS:
+        with pytest.raises(type(alarm.error)) as raised:
+            process.Releaser(prepare, released.append)(7, [])
+            sum(range(1000))
+        assert raised.value is alarm.error
+    assert released == [7] * len(HANDLERS_ERRORS)
+
+
+@in_own_process
+def test_a_handler_that_forks_while_a_fork_waits_leaves_no_lock_taken():
+    taken, over, calls = threading.Event(), threading.Event(), []
+
+    def hold():
+        with init._lock:
+            taken.set()
+            over.wait()
+
+    def handle(*_):
+        calls.append(None)
+        if len(calls) == 1:  # in the wait of the first fork; the other one comes in that of the second
+            over.set()
+            fork_a_child()
+
+    signal.signal(signal.SIGALRM, handle)
+    process.call_at_fork("test", FIRST, before=functools.partial(_thread.interrupt_main, signal.SIGALRM))
+    holder = Caller(hold).begin()
+    taken.wait()
+    fork_a_child()
+    holder.result()
+    assert [os.wait()[1] for _ in range(2)] == [0, 0]
+    on_a_thread(accelrt.init, timeout=60)
+
+
 @in_own_process
 def test_import_and_fork_at_once():
     """Modules register in C, by import, while another thread forks."""

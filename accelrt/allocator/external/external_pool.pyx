@@ -15,12 +15,11 @@ from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap, map_clear, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.integers cimport checked_address_int
-from accelrt.core.interpreter cimport PyThread_get_thread_ident, PyThreadState_SetAsyncExc
 from accelrt.core.locks cimport (
     load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
     store_count,
 )
-from accelrt.core.process cimport FORK_POOLS, at_fork
+from accelrt.core.process cimport FORK_POOLS, at_fork, raise_soon
 from accelrt.core.process import call_at_exit
 from accelrt.driver.guard cimport (
     add_use, ask_use, come_back, drop_use, drop_with_gil, enter_wait, FAILED, go_relaxed, GONE, hand_on, is_captured_event,
@@ -1034,7 +1033,7 @@ cdef void call_free(const Callbacks* callbacks, const Record* record, int device
     except Exception as error:
         report(error, <object>callbacks.free)
     except BaseException as error:
-        PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), type(error))
+        raise_soon(error)
     PyErr_Restore(kind, value, trace)
 
 

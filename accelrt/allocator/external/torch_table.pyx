@@ -30,7 +30,7 @@ cimport accelrt.allocator.pool as native
 from accelrt.allocator.pool_settings cimport limit_of_fraction
 from accelrt.allocator.private.private_types cimport Source
 from accelrt.allocator.private.routes cimport (
-    CAPTURED, LENT, NO_SUCH_POOL, USED, WAITS, WENT, Saved, Turned, begin_pool, begin_pool_for_common,
+    CAPTURED, FIXED, LENT, NO_SUCH_POOL, USED, WAITS, WENT, Saved, Turned, begin_pool, begin_pool_for_common,
     end_expected_capture, end_pool, end_thread_route, expect_capture_on, expect_idle, forget_saved, hide_replays,
     read_private, release_pool, restore_pool, retain_pool, save_pool, set_up_pool,
 )
@@ -1081,6 +1081,8 @@ cdef const char* reason_of(int code) noexcept nogil:
         return b"segments of it went back to the device since: it was not in use throughout"
     if code == USED:
         return b"memory that would be freed was recorded on other streams"
+    if code == FIXED:
+        return b"it is a Reservation's, which commits and decommits its memory itself"
     return status_text(code)
 
 

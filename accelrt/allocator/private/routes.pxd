@@ -19,7 +19,7 @@ cdef struct PrivateStats:  # by the statistics of stats.pxd, except those of spl
 
 # By a graph, or by a user's MemPool; made if need be.  A MemPool keeps its idle memory until it is emptied or a request
 # finds no memory; limit is the most bytes that it reserves, SIZE_MAX for any number, and unused where a graph retains
-# it.  Before a graph releases its pool, it names the streams that it was replayed on.
+# it.  Before a graph releases its pool, it names the streams that it was replayed on.  INVALID_VALUE: it is a Reservation's.
 cdef int retain_pool(int device, uint64_t first, uint64_t second, bint user, size_t limit) noexcept nogil
 # Before anything is allocated in a pool that the caller retains: where its segments come from (NULL: the device), whether
 # they are never split, and whether its free blocks serve the common pool before that refuses a request.  INVALID_VALUE:
@@ -47,7 +47,7 @@ cdef int expect_capture_on(int device, uintptr_t stream, uint64_t first, uint64_
 cdef int end_expected_capture(int device, uintptr_t stream, uint64_t first, uint64_t second) noexcept nogil
 
 # From begin to end, allocations of the calling thread go to the pool, which is made if need be and retained meanwhile.
-# thread: thread_number() of the thread that began.
+# thread: thread_number() of the thread that began.  INVALID_VALUE: the pool is a Reservation's.
 cdef int begin_pool(int device, uint64_t first, uint64_t second) noexcept nogil
 # The same where what the thread allocates on the stream would go to the common heaps, and the pool is awake; else NOT_READY.
 cdef int begin_pool_for_common(int device, uintptr_t stream, uint64_t first, uint64_t second) noexcept nogil
@@ -110,6 +110,7 @@ cdef enum:  # reasons for a refusal, beside status codes; nothing was changed th
     LENT = 10004         # pages of it are resident in other pools, or nowhere
     WENT = 10005         # saved segments or pages went back to the device
     USED = 10006         # live blocks that would be freed are recorded on other streams
+    FIXED = 10007        # it is a Reservation's, which says itself what is live
 
 cdef int save_pool(int device, uint64_t first, uint64_t second, Saved* saved) noexcept nogil  # saved: all zeros
 cdef int restore_pool(Saved* saved, Turned* turned) noexcept nogil  # turned: all zeros; one thread at a time

@@ -46,13 +46,19 @@ cdef Pool* enter_made(int device) noexcept nogil:
     return pool
 
 
+cdef int retain_free(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept nogil:
+    # Not of a reservation, in which nothing lies but what is committed.
+    cdef const PrivatePool* owner = find_private(pool, first, second)
+    return INVALID_VALUE if owner != NULL and owner.fixed else retain(pool, first, second, user)
+
+
 cdef int retain_pool(int device, uint64_t first, uint64_t second, bint user, size_t limit) noexcept nogil:
     cdef Pool* pool
     cdef int code = pool_of(device, &pool)
     if code:
         return code
     pthread_mutex_lock(&pool.lock)
-    code = retain(pool, first, second, user)
+    code = retain_free(pool, first, second, user)
     if code == 0 and user:
         find_private(pool, first, second).limit = limit
     pthread_mutex_unlock(&pool.lock)
@@ -316,7 +322,7 @@ cdef int begin_pool(int device, uint64_t first, uint64_t second) noexcept nogil:
 
 
 cdef int retain_and_route(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
-    cdef int code = retain(pool, first, second, True)
+    cdef int code = retain_free(pool, first, second, True)
     if code == 0:
         code = begin_route(pool, first, second, 0)
         if code:
@@ -427,6 +433,8 @@ cdef int look_at(Pool* pool, const PrivatePool* owner) noexcept nogil:
     cdef size_t index
     if owner == NULL:
         return NO_SUCH_POOL
+    if owner.fixed:
+        return FIXED
     if owner.suspension != NULL:
         return SLEEPING
     while heap != NULL:

@@ -4,9 +4,9 @@ Importing this module loads no library and makes no call; open does.  Until then
 
 Here are the library and the table, and the rows that are more than one call of the library's, but for those of memory.pyx:
 modules and launches, captures and graphs, and the waits that a signal may end.  rowgen.py derives the others from
-functions.pxd, and puts around a function ROW_entered what makes the row's context current.  `driver/cuda/DESIGN.md` says
-how the library is called, which context each row runs in, how conditions are set, what a node's params become, and how
-waits look for signals.
+functions.pxd and graph_functions.pxd, and puts around a function ROW_entered what makes the row's context current.
+`driver/cuda/DESIGN.md` says how the library is called, which context each row runs in, how conditions are set, what a
+node's params become, and how waits look for signals.
 
 The only calls that go through cuda.bindings, which finds and loads libcuda, are made at open, where its exceptions are
 welcome; in a row they are not.  Its functions are taken by name from the module, not cimported, so that a build fits every

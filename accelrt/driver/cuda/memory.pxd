@@ -6,8 +6,8 @@ from accelrt.driver.cuda.functions cimport (
     PFN_cuDriverGetVersion_v2020, PFN_cuDeviceGet_v2000, PFN_cuDeviceGetCount_v2000, PFN_cuDeviceGetAttribute_v2000,
     PFN_cuCtxGetCurrent_v4000, PFN_cuCtxPushCurrent_v4000, PFN_cuCtxPopCurrent_v4000,
     PFN_cuDevicePrimaryCtxRetain_v7000, PFN_cuDevicePrimaryCtxGetState_v7000, PFN_cuPointerGetAttributes_v7000,
-    PFN_cuStreamIsCapturing_v10000,
 )
+from accelrt.driver.cuda.graph_functions cimport PFN_cuStreamIsCapturing_v10000
 from accelrt.driver.cuda.types cimport CUcontext, CUdevice
 from accelrt.driver.table cimport Table
 from accelrt.status cimport INVALID_DEVICE, SUCCESS
