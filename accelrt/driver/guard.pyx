@@ -635,7 +635,7 @@ cdef bint is_idle_or_gone(Table* table, int device, uintptr_t stream) noexcept n
     return code == 0
 
 
-cdef int record_and_look(Table* table, int device, uintptr_t event, uintptr_t stream) noexcept nogil:
+cdef int record_and_look(Table* table, int device, uintptr_t event, uintptr_t stream, bint* out_taken) noexcept nogil:
     # A capture that the stream took part in in between is either seen afterwards, or over: then the event answers
     # INVALID_VALUE, and asking for it breaks nothing.  To record it did not break the capture either.
     cdef int code
@@ -644,6 +644,7 @@ cdef int record_and_look(Table* table, int device, uintptr_t event, uintptr_t st
     if code == 0:
         code = table.event_record(device, event, stream)
     if code == 0 and is_capturing(table, device, stream, &code):
+        out_taken[0] = True
         return NOT_READY
     if meaning_of(code) == GONE and not is_idle_or_gone(table, device, stream):
         return NOT_READY  # a stream of another context, say, that lives but takes no event of this one
@@ -651,6 +652,12 @@ cdef int record_and_look(Table* table, int device, uintptr_t event, uintptr_t st
 
 
 cdef int record_behind(Table* table, int device, uintptr_t event, uintptr_t stream) noexcept nogil:
+    cdef bint is_taken = False
+    return record_and_tell(table, device, event, stream, &is_taken)
+
+
+cdef int record_and_tell(Table* table, int device, uintptr_t event, uintptr_t stream, bint* out_taken) noexcept nogil:
+    # And whether a capture has the event: then it is left True.
     # On the legacy default stream an event breaks a capture of a stream that waits for it; which streams do, and
     # which of them capture, may change between the look and the record.
     cdef int code = NOT_READY
@@ -659,7 +666,7 @@ cdef int record_behind(Table* table, int device, uintptr_t event, uintptr_t stre
         return NOT_READY
     if try_asking():
         if load_count(&told_captures) == 0:
-            code = record_and_look(table, device, event, stream)
+            code = record_and_look(table, device, event, stream, out_taken)
         stop_asking()
     if legacy:
         leave_wait()
@@ -723,7 +730,7 @@ def is_capture_ending() -> bool:
 # order of their stream, or lose the context; copies and kernels are left out as they should be.  So no driver is asked to: a
 # fill that is left out fills one element of memory that nothing reads, and what it does otherwise is kept here.
 #
-# Which nodes of another graph are left out once an instance is updated by it no driver tells: they are paired by what they do
+# Which nodes of another graph are left out once an instance is updated by it no driver tells: it pairs them by what they do
 # too, not by their order alone.  So it is updated by a graph with the nodes and edges that its own had, and by no other.
 # One thread at a time changes an instance, as drivers have it.
 
@@ -1130,9 +1137,9 @@ cdef int destroy_spare(Table* table, int device) noexcept nogil:
 cdef int mark_behind(Table* table, int device, uintptr_t stream, PooledEvent** out_event) noexcept nogil:
     cdef int code = as_refusal(take_event(table, device, EVENT_DISABLE_TIMING, out_event))
     if code == 0:
-        code = record_behind(table, device, out_event[0].handle, stream)
+        code = record_and_tell(table, device, out_event[0].handle, stream, &out_event[0].captured)
         if code:
-            return_event(out_event[0])
+            release_event(table, out_event[0])
             out_event[0] = NULL
     return code
 
@@ -1255,11 +1262,17 @@ cdef Queue* next_filled(const Queues* queues, size_t number) noexcept nogil:
     return queues.all[word * 64 + lowest_bit(bits)]
 
 
-cdef Queue* busy_queue(const Queues* queues) noexcept nogil:
-    cdef Queue* queue = next_filled(queues, 0)
-    while queue != NULL and queue.head.captured:
-        queue = next_filled(queues, queue.number + 1)
-    return queue
+cdef long length_of(const Queue* queue) noexcept nogil:
+    cdef const PooledEvent* event = queue.head
+    cdef long count = 0
+    while event != NULL:
+        count += 1
+        event = event.next
+    return count
+
+
+cdef bint can_wait_for(const Queue* queue) noexcept nogil:
+    return queue.head != NULL and not queue.head.captured
 
 
 cdef void put_back(Queues* queues, Queue* queue, PooledEvent* event) noexcept nogil:
