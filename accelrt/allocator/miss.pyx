@@ -29,10 +29,10 @@ from accelrt.allocator.stats cimport ALLOCATED_BYTES, SEGMENT, current_of, note_
 from accelrt.allocator.types cimport CLASSES, LIVE, PENDING, Block, Page
 from accelrt.core.locks cimport pthread_mutex_lock
 from accelrt.driver.guard cimport (
-    add_use, begin_slice, can_wait_for, drop_use, end_slice, enter_wait, FAILED, go_relaxed, GONE, hand_on, has_use,
-    INTERRUPTED, is_captured_event, is_capturing, is_device_lost, is_to_end, leave_wait, length_of, LOOK_NS, mark_behind,
-    meaning_of, next_filled, poll_queues, PooledEvent, push, Queue, queue_of, queue_use, restore_mode, return_event,
-    take_event, take_of, Use,
+    add_use, begin_slice, drop_use, end_slice, enter_wait, FAILED, go_relaxed, GONE, hand_on, has_use,
+    INTERRUPTED, is_captured_event, is_capturing, is_device_lost, is_to_end, leave_wait, LOOK_NS, mark_behind,
+    meaning_of, poll_queues, PooledEvent, push, Queue, queue_of, queue_use, restore_mode, return_event,
+    take_event, take_of, Use, wait_queues,
 )
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING
 from accelrt.status cimport (
@@ -326,21 +326,15 @@ cdef int wait_oldest(Pool* pool, PooledEvent* event) noexcept nogil:
     return 0 if is_captured_event(code) or meaning_of(code) == GONE else code
 
 
+cdef int wait_and_poll(Queue* queue, void* owner) noexcept nogil:
+    cdef Pool* pool = <Pool*>owner
+    cdef int code = wait_oldest(pool, queue.head)
+    return code if code else poll(pool)
+
+
 cdef int wait_all(Pool* pool) noexcept nogil:
-    # Waits for as many events of each queue as it has: what others free meanwhile takes no place of what was freed before.
     cdef int code = record_events(pool)
-    cdef size_t count = pool.queues.count
-    cdef Queue* queue = next_filled(&pool.queues, 0)
-    cdef long left
-    while queue != NULL and queue.number < count and code == 0:
-        left = length_of(queue)
-        while left and code == 0 and can_wait_for(queue):
-            left -= 1
-            code = wait_oldest(pool, queue.head)
-            if code == 0:
-                code = poll(pool)
-        queue = next_filled(&pool.queues, queue.number + 1)
-    return code
+    return code if code else wait_queues(&pool.queues, wait_and_poll, pool)
 
 
 # --- miss -------------------------------------------------------------------------------------------------------------

@@ -259,8 +259,10 @@ ctypedef void (*completing)(const Queue* queue, PooledEvent* event, void* owner)
 # Made at first use and never freed; NULL where the host has no memory.
 cdef Queue* queue_of(Queues* queues, int device, uintptr_t stream) noexcept nogil
 cdef Queue* next_filled(const Queues* queues, size_t number) noexcept nogil  # first non-empty one from number on; NULL
-cdef long length_of(const Queue* queue) noexcept nogil  # events in it
-cdef bint can_wait_for(const Queue* queue) noexcept nogil  # whether it has an oldest event that no capture took
+# Has the owner wait for the oldest event of each queue, which no capture took, and take it, as often as the queue has events
+# now: what others free meanwhile takes no place of what was freed before.  Stops at the first failure.
+ctypedef int (*waiting)(Queue* queue, void* owner) noexcept nogil
+cdef int wait_queues(Queues* queues, waiting wait, void* owner) noexcept nogil
 cdef void push(Queues* queues, Queue* queue, PooledEvent* event, void* block) noexcept nogil  # at the end, as the newest
 cdef void put_back(Queues* queues, Queue* queue, PooledEvent* event) noexcept nogil  # at the start, as the oldest
 cdef PooledEvent* take_oldest(Queues* queues, Queue* queue) noexcept nogil  # complete or not; the queue is not empty

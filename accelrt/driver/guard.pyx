@@ -1271,8 +1271,18 @@ cdef long length_of(const Queue* queue) noexcept nogil:
     return count
 
 
-cdef bint can_wait_for(const Queue* queue) noexcept nogil:
-    return queue.head != NULL and not queue.head.captured
+cdef int wait_queues(Queues* queues, waiting wait, void* owner) noexcept nogil:
+    cdef size_t count = queues.count
+    cdef Queue* queue = next_filled(queues, 0)
+    cdef long left
+    cdef int code = 0
+    while queue != NULL and queue.number < count and code == 0:
+        left = length_of(queue)
+        while left and code == 0 and queue.head != NULL and not queue.head.captured:
+            left -= 1
+            code = wait(queue, owner)
+        queue = next_filled(queues, queue.number + 1)
+    return code
 
 
 cdef void put_back(Queues* queues, Queue* queue, PooledEvent* event) noexcept nogil:

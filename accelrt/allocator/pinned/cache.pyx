@@ -26,9 +26,9 @@ from accelrt.core.threads cimport (
     pthread_t, wait_on,
 )
 from accelrt.driver.guard cimport (
-    add_use, ask_event, can_wait_for, destroy_spare, drop_use, enter_wait, go_relaxed, GONE, hand_on, is_captured_event,
-    is_capturing, is_device_lost, leave_wait, length_of, MAX_DEVICES, meaning_of, next_filled, poll_queues, PooledEvent,
-    put_back, Queue, queue_use, restore_mode, return_event, take_oldest, Use, UseStore,
+    add_use, ask_event, destroy_spare, drop_use, enter_wait, go_relaxed, GONE, hand_on, is_captured_event,
+    is_capturing, is_device_lost, leave_wait, MAX_DEVICES, meaning_of, poll_queues, PooledEvent,
+    put_back, Queue, queue_use, restore_mode, return_event, take_oldest, Use, UseStore, wait_queues,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.registry cimport MOST_NODES
@@ -553,9 +553,10 @@ cdef int poll(PinnedPool* pool) noexcept nogil:
     return poll_queues(registry.active(), &pool.queues, complete, pool) if pool.queues.pending else 0
 
 
-cdef int wait_oldest(PinnedPool* pool, Queue* queue) noexcept nogil:
+cdef int wait_oldest(Queue* queue, void* owner) noexcept nogil:
     # The event is this thread's alone while it waits; order is open, for the work before the event may be a host
     # function that gives memory back.
+    cdef PinnedPool* pool = <PinnedPool*>owner
     cdef PooledEvent* event = take_oldest(&pool.queues, queue)
     cdef int code
     pool.awaited += 1
@@ -615,18 +616,9 @@ cdef int wait_deferred(PinnedPool* pool) noexcept nogil:
 
 
 cdef int wait_all(PinnedPool* pool) noexcept nogil:
-    # Frees what is pending now: as many events of each queue are waited for as it has, so that what is given back
-    # meanwhile takes no place of what was before.
+    # Frees what is pending now.
     cdef int code = poll(pool)
-    cdef size_t count = pool.queues.count
-    cdef Queue* queue = next_filled(&pool.queues, 0)
-    cdef long left
-    while queue != NULL and queue.number < count and code == 0:
-        left = length_of(queue)
-        while left and code == 0 and can_wait_for(queue):
-            left -= 1
-            code = wait_oldest(pool, queue)
-        queue = next_filled(&pool.queues, queue.number + 1)
+    code = code if code else wait_queues(&pool.queues, wait_oldest, pool)
     if code == 0 and pool.deferred != NULL:
         code = wait_deferred(pool)
     return code
