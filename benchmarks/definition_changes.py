@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from definition_model import Made, Memory, Model, Node
+from definition_model import DifferenceError, Made, Memory, Model, Node
 
 import accelrt
 
@@ -135,12 +135,12 @@ class Changes:
         try:
             instance.real.update(graph.real.graph)
         except accelrt.CudaError:
-            fills = any(instance.model.nodes[key].kind == "fill" for key in instance.model.left_out)
-            if self.is_exact and not fills and graph.model == instance.model:
+            if self.is_exact and not instance.model.left_out and graph.model == instance.model:
                 raise
         else:
-            keys = dict(zip(instance.model.nodes, graph.model.nodes, strict=True))
-            left_out = {keys[key] for key in instance.model.left_out}
+            left_out = set(instance.model.left_out)
+            if not left_out <= set(graph.model.nodes):
+                raise DifferenceError("an instance took which nodes are left out from another definition")
             instance.model, instance.source = replace(graph.model.copied(), left_out=left_out), None
 
     def rebind(self) -> None:

@@ -29,6 +29,17 @@ class Memory:
         self.reader = reader.instantiate()
 
 
+class DifferenceError(Exception):
+    """Memory, or what a graph tells, differs from the model."""
+
+
+class Allocation:
+    """Memory of launches: what the model says is in it, and where it lies."""
+
+    def __init__(self) -> None:
+        self.expected, self.address = np.zeros(BYTES, np.uint8), 0
+
+
 class Counter:
     """A host function that counts its calls."""
 
@@ -169,9 +180,10 @@ def copy_rows(node: Node, conditions: dict) -> None:
 
 
 DEEDS: dict[str, Callable[[Node, dict], None]] = {
-    **{"fill": fill, "copy": copy, "kernel": mix, "host": call, "empty": lambda node, conditions: None},
+    **{"fill": fill, "copy": copy, "kernel": mix, "host": call},
     **{"child": run_child, "set": set_condition, "if": choose, "while": repeat, "switch": switch},
-    **{"number": fill_number, "rows": copy_rows},
+    **{"number": fill_number, "rows": copy_rows, "fill_allocated": fill, "copy_allocated": copy},
+    **dict.fromkeys(("empty", "allocate", "free"), lambda node, conditions: None),
 }
 
 
@@ -194,4 +206,8 @@ class Made:
 
     def is_single(self) -> bool:
         """Whether it has one instance at a time, and cannot be copied."""
-        return any(node.kind in BODIES for node in self.model.nodes.values())
+        return any(node.kind in (*BODIES, "allocate") for node in self.model.nodes.values())
+
+    def is_fixed(self) -> bool:
+        """Whether its nodes and edges stay, as those of graphs with allocations."""
+        return any(node.kind == "allocate" for node in self.model.nodes.values())

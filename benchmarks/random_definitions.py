@@ -10,13 +10,25 @@ from itertools import pairwise
 
 import numpy as np
 from definition_changes import CHANGED, Changes, changes_to
-from definition_model import BODIES, BYTES, PITCH, ROWS, Counter, Made, Memory, Model, Node
+from definition_model import (
+    BODIES,
+    BYTES,
+    PITCH,
+    ROWS,
+    Allocation,
+    Counter,
+    DifferenceError,
+    Made,
+    Memory,
+    Model,
+    Node,
+)
 
 import accelrt
 
 MEMORIES = 8
 MOST_NODES, MOST_GRAPHS, MOST_INSTANCES = 12, 4, 5
-KINDS = ("fill", "copy", "kernel") * 3 + ("host", "empty", "child", "condition", "rows")
+KINDS = ("fill", "copy", "kernel") * 3 + ("host", "empty", "child", "condition", "rows", "allocation")
 SOURCE = """
 extern "C" __global__ void mix(unsigned char* to, const unsigned char* from, int count, int number) {
     for (int index = threadIdx.x; index < count; index += blockDim.x)
@@ -24,10 +36,6 @@ extern "C" __global__ void mix(unsigned char* to, const unsigned char* from, int
 }
 """
 SIGNATURE = "unsigned char* to, const unsigned char* from, int count, int number"
-
-
-class DifferenceError(Exception):
-    """Memory, or what a graph tells, differs from the model."""
 
 
 class Definitions(Changes):
@@ -89,6 +97,7 @@ class Definitions(Changes):
 
     def place(self, definition: accelrt.GraphDefinition, node: Node, after: list) -> accelrt.DefinitionNode:
         """Adds a node to a definition."""
+        added: accelrt.DefinitionNode
         if node.kind == "child":
             return definition.child(node.graphs[0].real, after=after)
         if node.kind == "kernel":
@@ -100,6 +109,16 @@ class Definitions(Changes):
         if node.kind == "rows":
             given = node.to.buffer, node.origin.buffer, node.count, ROWS
             return definition.copy_3d(*given, dst_pitch=PITCH, src_pitch=PITCH, after=after)
+        if node.kind == "allocate":
+            added = definition.allocate(BYTES, after=after)
+            node.to.address = added.address
+            return added
+        if node.kind == "fill_allocated":
+            return definition.fill(node.to.address, node.number, node.count, after=after)
+        if node.kind == "copy_allocated":
+            return definition.copy(node.to.buffer, node.origin.address, node.count, after=after)
+        if node.kind == "free":
+            return definition.free(node.to.address, after=after)
         if node.kind == "if":
             return definition.if_(node.origin, else_=True, after=after)
         if node.kind == "while":
@@ -107,8 +126,7 @@ class Definitions(Changes):
         if node.kind == "switch":
             return definition.switch(node.origin, BODIES[node.kind], after=after)
         method = "host_function" if node.kind == "host" else node.kind
-        added: accelrt.DefinitionNode = getattr(definition, method)(**changes_to(node), after=after)
-        return added
+        return getattr(definition, method)(**changes_to(node), after=after)
 
     def put(self, graph: Made, node: Node) -> accelrt.DefinitionNode:
         """Adds a node behind those that it has to come after."""
@@ -139,6 +157,14 @@ class Definitions(Changes):
             last: list[accelrt.DefinitionNode] = []
             for each in nodes:
                 last = [self.place(body, each, last)]
+
+    def put_allocation(self, graph: Made) -> None:
+        """Adds memory that comes and goes with launches, and what is done with it."""
+        memory, count = Allocation(), self.chosen.randint(1, BYTES)
+        self.put(graph, Node("allocate", memory))
+        self.put(graph, Node("fill_allocated", memory, None, count, self.chosen.randrange(256)))
+        self.put(graph, Node("copy_allocated", self.memory(), memory, count))
+        self.put(graph, Node("free", memory))
 
     # --- operations ---
 
@@ -172,6 +198,8 @@ class Definitions(Changes):
             return
         if kind == "condition":
             self.put_condition(graph)
+        elif kind == "allocation":
+            self.put_allocation(graph)
         elif kind != "child":
             self.put(graph, self.work(kind))
         else:
@@ -183,7 +211,7 @@ class Definitions(Changes):
         """Takes a node out; those that were ordered by it are ordered by edges instead."""
         graph = self.chosen.choice(self.graphs)
         keys = [key for key, node in graph.model.nodes.items() if node.kind not in ("set", *BODIES)]
-        if not keys:
+        if not keys or graph.is_fixed():
             return
         key = self.chosen.choice(keys)
         real = graph.node(key)
@@ -201,7 +229,7 @@ class Definitions(Changes):
     def join(self) -> None:
         """Adds an edge that is not needed."""
         graph = self.chosen.choice(self.graphs)
-        if len(graph.model.nodes) > 1:
+        if len(graph.model.nodes) > 1 and not graph.is_fixed():
             keys = list(graph.model.nodes)
             before, after = sorted(self.chosen.sample(range(len(keys)), 2))
             edge = keys[before], keys[after]
@@ -212,7 +240,7 @@ class Definitions(Changes):
     def part(self) -> None:
         """Takes an edge back, and adds those that are needed then."""
         graph = self.chosen.choice(self.graphs)
-        if graph.model.edges:
+        if graph.model.edges and not graph.is_fixed():
             edge = self.chosen.choice(sorted(graph.model.edges))
             graph.real.remove_edge(*map(graph.node, edge))
             graph.model.edges.discard(edge)

@@ -29,10 +29,10 @@ from accelrt.allocator.stats cimport ALLOCATED_BYTES, SEGMENT, current_of, note_
 from accelrt.allocator.types cimport CLASSES, LIVE, PENDING, Block, Page
 from accelrt.core.locks cimport pthread_mutex_lock
 from accelrt.driver.guard cimport (
-    add_use, begin_slice, busy_queue, drop_use, end_slice, enter_wait, FAILED, go_relaxed, GONE, hand_on, has_use,
-    INTERRUPTED, is_captured_event, is_capturing, is_device_lost, is_to_end, leave_wait, LOOK_NS, mark_behind,
-    meaning_of, poll_queues, PooledEvent, push, Queue, queue_of, queue_use, restore_mode, return_event, take_event,
-    take_of, Use,
+    add_use, begin_slice, can_wait_for, drop_use, end_slice, enter_wait, FAILED, go_relaxed, GONE, hand_on, has_use,
+    INTERRUPTED, is_captured_event, is_capturing, is_device_lost, is_to_end, leave_wait, length_of, LOOK_NS, mark_behind,
+    meaning_of, next_filled, poll_queues, PooledEvent, push, Queue, queue_of, queue_use, restore_mode, return_event,
+    take_event, take_of, Use,
 )
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING
 from accelrt.status cimport (
@@ -327,18 +327,19 @@ cdef int wait_oldest(Pool* pool, PooledEvent* event) noexcept nogil:
 
 
 cdef int wait_all(Pool* pool) noexcept nogil:
-    # Waits for as many events as are queued now; blocks that are freed later are not waited for.
-    cdef Queue* queue
+    # Waits for as many events of each queue as it has: what others free meanwhile takes no place of what was freed before.
     cdef int code = record_events(pool)
-    cdef long left = pool.queues.pending
-    while left and code == 0:
-        left -= 1
-        queue = busy_queue(&pool.queues)
-        if queue == NULL:
-            break
-        code = wait_oldest(pool, queue.head)
-        if code == 0:
-            code = poll(pool)
+    cdef size_t count = pool.queues.count
+    cdef Queue* queue = next_filled(&pool.queues, 0)
+    cdef long left
+    while queue != NULL and queue.number < count and code == 0:
+        left = length_of(queue)
+        while left and code == 0 and can_wait_for(queue):
+            left -= 1
+            code = wait_oldest(pool, queue.head)
+            if code == 0:
+                code = poll(pool)
+        queue = next_filled(&pool.queues, queue.number + 1)
     return code
 
 

@@ -935,8 +935,10 @@ cdef class Descriptor:
         self.release()
 
     cdef int release(self) except -1:
-        cdef KeptFile kept = self.kept
-        self.forget()
+        cdef KeptFile kept
+        with cython.critical_section(self):  # of threads that come at once one alone closes the number
+            kept = self.kept
+            self.forget()
         close_kept(kept)
         return 0
 
@@ -986,8 +988,10 @@ cdef class Descriptor:
         Raises:
             OSError: what was written before could not be, as files on a network say; it is closed all the same.
         """
-        cdef int number = number_of(self.kept)
-        self.forget()
+        cdef int number
+        with cython.critical_section(self):
+            number = number_of(self.kept)
+            self.forget()
         if number >= 0:
             os.close(number)
 
@@ -1204,18 +1208,16 @@ cdef class Owned:
         Raises:
             what release raises; it counts as given back all the same.
         """
-        if not self.is_held():
-            self.give_back()
+        self.give_back(False)
 
-    @cython.critical_section
-    cdef bint is_held(self) except -1:
-        self.closing = self.holds > 0
-        return self.closing
-
-    cdef int give_back(self) except -1:
-        resource, release, _keep = self.resource, self.release, self.keep
-        self.resource = self.release = self.keep = None
-        self.closing = False
+    cdef int give_back(self, bint while_held=True) except -1:
+        # Even while it is held, or else by its last holder.  Of threads that come at once one alone finds it.
+        resource = release = _keep = None
+        with cython.critical_section(self):
+            self.closing = not while_held and self.holds > 0
+            if not self.closing:
+                resource, release, _keep = self.resource, self.release, self.keep
+                self.resource = self.release = self.keep = None
         if release is not None and self.pid == getpid():
             release(resource)
         return 0

@@ -259,7 +259,8 @@ ctypedef void (*completing)(const Queue* queue, PooledEvent* event, void* owner)
 # Made at first use and never freed; NULL where the host has no memory.
 cdef Queue* queue_of(Queues* queues, int device, uintptr_t stream) noexcept nogil
 cdef Queue* next_filled(const Queues* queues, size_t number) noexcept nogil  # first non-empty one from number on; NULL
-cdef Queue* busy_queue(const Queues* queues) noexcept nogil  # first whose oldest event can be waited for; NULL
+cdef long length_of(const Queue* queue) noexcept nogil  # events in it
+cdef bint can_wait_for(const Queue* queue) noexcept nogil  # whether it has an oldest event that no capture took
 cdef void push(Queues* queues, Queue* queue, PooledEvent* event, void* block) noexcept nogil  # at the end, as the newest
 cdef void put_back(Queues* queues, Queue* queue, PooledEvent* event) noexcept nogil  # at the start, as the oldest
 cdef PooledEvent* take_oldest(Queues* queues, Queue* queue) noexcept nogil  # complete or not; the queue is not empty

@@ -1,4 +1,4 @@
-"""Waits that a signal ends, the gate between captures and waits, fills that instances leave out, and what streams use memory
+"""Waits that a signal ends, the gate between captures and waits, nodes that instances leave out, and what streams use memory
 until which event."""
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport uint64_t
@@ -527,7 +527,7 @@ cdef Table* guard_table(Table* table, Table* blank) noexcept nogil:
         inner = table
     guarded_table = inner[0]
     fill_guarded(&guarded_table, inner, blank)
-    guard_fills(&guarded_table, blank)
+    guard_left_out(&guarded_table, blank)
     return &guarded_table
 
 
@@ -635,7 +635,7 @@ cdef bint is_idle_or_gone(Table* table, int device, uintptr_t stream) noexcept n
     return code == 0
 
 
-cdef int record_and_look(Table* table, int device, uintptr_t event, uintptr_t stream) noexcept nogil:
+cdef int record_and_look(Table* table, int device, uintptr_t event, uintptr_t stream, bint* out_taken) noexcept nogil:
     # A capture that the stream took part in in between is either seen afterwards, or over: then the event answers
     # INVALID_VALUE, and asking for it breaks nothing.  To record it did not break the capture either.
     cdef int code
@@ -644,6 +644,7 @@ cdef int record_and_look(Table* table, int device, uintptr_t event, uintptr_t st
     if code == 0:
         code = table.event_record(device, event, stream)
     if code == 0 and is_capturing(table, device, stream, &code):
+        out_taken[0] = True
         return NOT_READY
     if meaning_of(code) == GONE and not is_idle_or_gone(table, device, stream):
         return NOT_READY  # a stream of another context, say, that lives but takes no event of this one
@@ -651,6 +652,12 @@ cdef int record_and_look(Table* table, int device, uintptr_t event, uintptr_t st
 
 
 cdef int record_behind(Table* table, int device, uintptr_t event, uintptr_t stream) noexcept nogil:
+    cdef bint is_taken = False
+    return record_and_tell(table, device, event, stream, &is_taken)
+
+
+cdef int record_and_tell(Table* table, int device, uintptr_t event, uintptr_t stream, bint* out_taken) noexcept nogil:
+    # And whether a capture has the event: then it is left True.
     # On the legacy default stream an event breaks a capture of a stream that waits for it; which streams do, and
     # which of them capture, may change between the look and the record.
     cdef int code = NOT_READY
@@ -659,7 +666,7 @@ cdef int record_behind(Table* table, int device, uintptr_t event, uintptr_t stre
         return NOT_READY
     if try_asking():
         if load_count(&told_captures) == 0:
-            code = record_and_look(table, device, event, stream)
+            code = record_and_look(table, device, event, stream, out_taken)
         stop_asking()
     if legacy:
         leave_wait()
@@ -718,21 +725,24 @@ def is_capture_ending() -> bool:
     return is_ending()
 
 
-# --- fills that instances of graphs leave out ---------------------------------------------------------------
-# Where NVIDIA's driver (580.159 at least) has an instance leave out a fill beside other nodes, launches are in the order of
-# their stream no more, or lose the context; copies and kernels are left out as they should be.  So no driver is asked to: a
-# fill that is left out fills one element of memory that nothing reads, and what it does otherwise is kept here.  One thread
-# at a time changes an instance, as drivers have it.
+# --- nodes that instances of graphs leave out ---------------------------------------------------------------
+# Where NVIDIA's driver (580.159 at least) has an instance leave out a fill beside other nodes, launches are no longer in the
+# order of their stream, or lose the context; copies and kernels are left out as they should be.  So no driver is asked to: a
+# fill that is left out fills one element of memory that nothing reads, and what it does otherwise is kept here.
+#
+# Which nodes of another graph are left out once an instance is updated by it no driver tells: it pairs them by what they do
+# too, not by their order alone.  So it is updated by a graph with the nodes and edges that its own had, and by no other.
+# One thread at a time changes an instance, as drivers have it.
 
 cdef struct LeftOut:
     uintptr_t node
-    NodeParams params        # what it is to do again
+    NodeParams params        # of a fill: what it is to do again; else the type alone
     LeftOut* next
 
-cdef struct Leaving:         # an instance that leaves fills out, or did
+cdef struct Leaving:         # an instance that leaves nodes out, or did
     int device
-    uint64_t shape           # of its graph when it had left none out: shape_of
-    LeftOut* fills
+    uint64_t shape           # of its graph when a node was first left out: shape_of
+    LeftOut* nodes
 
 cdef struct Unread:          # memory that fills which are left out write to
     uintptr_t address        # 0: none
@@ -768,17 +778,16 @@ cdef Leaving* leaving_of(uintptr_t exec_) noexcept nogil:
 
 cdef LeftOut** find_left_out(Leaving* instance, uintptr_t node) noexcept nogil:
     # Where it is linked; NULL where the instance does the node.
-    cdef LeftOut** link = NULL if instance == NULL else &instance.fills
+    cdef LeftOut** link = NULL if instance == NULL else &instance.nodes
     while link != NULL and link[0] != NULL and link[0].node != node:
         link = &link[0].next
     return NULL if link == NULL or link[0] == NULL else link
 
 
-cdef int shape_of(uintptr_t graph, uintptr_t node, uint64_t* out_shape) noexcept nogil:
-    # A number of a graph's nodes and edges, another one where it has others.  INVALID_VALUE: the node is none of them.
+cdef int shape_of(uintptr_t graph, uintptr_t node, uint64_t* out_shape, bint* out_has_node) noexcept nogil:
+    # A number of the handles of a graph's nodes and of its edges; and whether the node is one of them.
     cdef size_t nodes = 0, edges = 0, place
     cdef uintptr_t* handles
-    cdef bint has_node = False
     cdef uint64_t shape = 0xCBF29CE484222325ULL  # FNV-1a, of words
     cdef int code = inner.graph_nodes(graph, 0, NULL, &nodes)
     if code == 0:
@@ -792,12 +801,14 @@ cdef int shape_of(uintptr_t graph, uintptr_t node, uint64_t* out_shape) noexcept
     if code == 0 and edges:
         code = inner.graph_edges(
             graph, edges, handles + nodes, handles + nodes + edges, handles + nodes + 2 * edges, &edges)
+    out_has_node[0] = False
     for place in range(nodes + 3 * edges):
-        has_node = has_node or (place < nodes and handles[place] == node)
+        if place < nodes and handles[place] == node:
+            out_has_node[0] = True
         shape = (shape ^ handles[place]) * 0x100000001B3ULL
     out_shape[0] = shape ^ nodes
     free(handles)
-    return code if code or has_node else INVALID_VALUE
+    return code
 
 
 cdef int use_unread(int device) noexcept nogil:
@@ -864,29 +875,42 @@ cdef int set_aside(int device, uintptr_t graph, uintptr_t exec_, uintptr_t node,
     return inner.graph_node_set(device, graph, exec_, node, &aside)
 
 
-cdef int leave_out(int device, uintptr_t graph, uintptr_t exec_, uintptr_t node, const NodeParams* had) noexcept nogil:
+cdef int leave_fill_out(
+    int device, uintptr_t graph, uintptr_t exec_, uintptr_t node, const NodeParams* had, bint is_top, NodeParams* out_params
+) noexcept nogil:
+    cdef int code = 0 if is_top else INVALID_VALUE
+    if code == 0 and had == NULL:
+        code = inner.graph_node_params(graph, node, out_params)
+    elif code == 0:
+        out_params[0] = had[0]
+    if code == 0 and out_params.height > 1:
+        code = NOT_SUPPORTED  # drivers give a fill of rows none but rows of the same shape
+    if code == 0:
+        code = use_unread(device)
+    if code == 0:
+        code = set_aside(device, graph, exec_, node, out_params)
+        if code:
+            leave_unread(device)
+    return code
+
+
+cdef int leave_out(
+    int device, uintptr_t graph, uintptr_t exec_, uintptr_t node, int type_, NodeParams* had
+) noexcept nogil:
     cdef Leaving* instance = leaving_of(exec_)
-    cdef bint is_new = instance == NULL, uses = False
-    cdef LeftOut* fill
+    cdef bint is_new = instance == NULL, is_top = False
+    cdef LeftOut* left
     cdef uint64_t shape = 0
     cdef int code
     if find_left_out(instance, node) != NULL:
         return 0
-    fill = <LeftOut*>calloc(1, sizeof(LeftOut))
+    left = <LeftOut*>calloc(1, sizeof(LeftOut))
     instance = <Leaving*>calloc(1, sizeof(Leaving)) if is_new else instance
-    code = NO_HOST_MEMORY if fill == NULL or instance == NULL else shape_of(graph, node, &shape)
-    if code == 0 and instance.fills == NULL:
-        instance.shape = shape
-    if code == 0 and had == NULL:
-        code = inner.graph_node_params(graph, node, &fill.params)
-    elif code == 0:
-        fill.params = had[0]
-    if code == 0 and fill.params.height > 1:
-        code = NOT_SUPPORTED  # drivers give a fill of rows none but rows of the same shape
-    if code == 0:
-        code = use_unread(device)
-        uses = code == 0
+    code = NO_HOST_MEMORY if left == NULL or instance == NULL else 0
+    if code == 0 and (is_new or type_ == NODE_FILL):
+        code = shape_of(graph, node, &shape, &is_top)
     if code == 0 and is_new:
+        instance.device, instance.shape = device, shape
         spin_lock(&leaving_lock)
         code = map_reserve(&leaving)
         if code == 0:
@@ -894,46 +918,49 @@ cdef int leave_out(int device, uintptr_t graph, uintptr_t exec_, uintptr_t node,
             add_count(&leaving_count, 1)
         spin_unlock(&leaving_lock)
         is_new = code != 0
-    if code == 0:
-        code = set_aside(device, graph, exec_, node, &fill.params)
+    if code == 0 and type_ == NODE_FILL:
+        code = leave_fill_out(device, graph, exec_, node, had, is_top, &left.params)
+    elif code == 0:
+        code = inner.graph_node_enable(device, graph, exec_, node, False, had)
     if code:
-        free(fill)
+        free(left)
         if is_new:
             free(instance)
-        if uses:
-            leave_unread(device)
         return code
-    instance.device, fill.node, fill.next, instance.fills = device, node, instance.fills, fill
+    left.node, left.params.type, left.next, instance.nodes = node, type_, instance.nodes, left
     return 0
 
 
-cdef int do_again(int device, uintptr_t graph, uintptr_t exec_, uintptr_t node) noexcept nogil:
-    cdef LeftOut** link = find_left_out(leaving_of(exec_), node)
-    cdef LeftOut* fill
+cdef int do_again(int device, uintptr_t graph, uintptr_t exec_, uintptr_t node, LeftOut** link) noexcept nogil:
+    cdef LeftOut* left = link[0]
+    cdef bint is_fill = left.params.type == NODE_FILL
     cdef int code
-    if link == NULL:
-        return 0
-    fill = link[0]
-    code = inner.graph_node_set(device, graph, exec_, node, &fill.params)
+    if is_fill:
+        code = inner.graph_node_set(device, graph, exec_, node, &left.params)
+    else:
+        code = inner.graph_node_enable(device, graph, exec_, node, True, NULL)
     if code == 0:
-        link[0] = fill.next
-        free(fill)
-        leave_unread(device)
+        link[0] = left.next
+        free(left)
+        if is_fill:
+            leave_unread(device)
     return code
 
 
 cdef int switching_graph_node_enable(
     int device, uintptr_t graph, uintptr_t exec_, uintptr_t node, int enabled, NodeParams* had
 ) noexcept nogil:
+    cdef LeftOut** link = find_left_out(leaving_of(exec_), node)
     cdef unsigned int before = 0
     cdef int type_ = 0
     cdef int code = inner.graph_node_type(graph, node, &type_)
-    if code or type_ != NODE_FILL:
-        return inner.graph_node_enable(device, graph, exec_, node, enabled, had)
-    code = inner.graph_node_enabled(graph, exec_, node, &before)  # whether it is the instance's at all
+    if code == 0:
+        code = inner.graph_node_enabled(graph, exec_, node, &before)  # whether it is the instance's, and can be left out
     if code:
         return code
-    return do_again(device, graph, exec_, node) if enabled else leave_out(device, graph, exec_, node, had)
+    if enabled:
+        return 0 if link == NULL else do_again(device, graph, exec_, node, link)
+    return leave_out(device, graph, exec_, node, type_, had)
 
 
 cdef int switching_graph_node_enabled(
@@ -962,53 +989,56 @@ cdef int switching_graph_node_set(
 
 
 cdef int switching_graph_update(uintptr_t exec_, uintptr_t graph, int* out_result, uintptr_t* out_node) noexcept nogil:
-    # Which of another graph's fills would be left out no driver tells.
     cdef Leaving* instance = leaving_of(exec_)
-    cdef LeftOut* fill = NULL if instance == NULL else instance.fills
+    cdef LeftOut* left = NULL if instance == NULL else instance.nodes
     cdef NodeParams params
     cdef uint64_t shape = 0
+    cdef bint is_top = False
     cdef int code = 0
     out_result[0], out_node[0] = 0, 0
-    if fill != NULL:
-        code = shape_of(graph, fill.node, &shape)
-        if code == INVALID_VALUE or (code == 0 and shape != instance.shape):
+    if left != NULL:
+        code = shape_of(graph, left.node, &shape, &is_top)
+        if code == 0 and shape != instance.shape:
             code = NOT_SUPPORTED
-    while fill != NULL and code == 0:
-        code = inner.graph_node_params(graph, fill.node, &params)
-        if code == 0 and params.height > 1:
-            code = NOT_SUPPORTED
-        fill = fill.next
+    while left != NULL and code == 0:
+        if left.params.type == NODE_FILL:
+            code = inner.graph_node_params(graph, left.node, &params)
+            if code == 0 and (params.type != NODE_FILL or params.height > 1):
+                code = NOT_SUPPORTED
+        left = left.next
     if code == 0:
         code = inner.graph_update(exec_, graph, out_result, out_node)
-    fill = NULL if code or instance == NULL else instance.fills
-    while fill != NULL and code == 0:
-        code = inner.graph_node_params(graph, fill.node, &fill.params)
-        if code == 0:
-            code = set_aside(instance.device, graph, exec_, fill.node, &fill.params)
-        fill = fill.next
+    left = NULL if code or instance == NULL else instance.nodes
+    while left != NULL and code == 0:
+        if left.params.type == NODE_FILL:
+            code = inner.graph_node_params(graph, left.node, &left.params)
+            if code == 0:
+                code = set_aside(instance.device, graph, exec_, left.node, &left.params)
+        left = left.next
     return code
 
 
 cdef int switching_graph_exec_destroy(uintptr_t exec_) noexcept nogil:
     # Forgotten first, for another instance may have the handle next.
     cdef Leaving* instance = NULL
-    cdef LeftOut* fill
+    cdef LeftOut* left
     if load_count(&leaving_count):
         spin_lock(&leaving_lock)
         instance = <Leaving*>map_remove(&leaving, exec_)
         if instance != NULL:
             add_count(&leaving_count, -1)
         spin_unlock(&leaving_lock)
-    while instance != NULL and instance.fills != NULL:
-        fill = instance.fills
-        instance.fills = fill.next
-        free(fill)
-        leave_unread(instance.device)
+    while instance != NULL and instance.nodes != NULL:
+        left = instance.nodes
+        instance.nodes = left.next
+        if left.params.type == NODE_FILL:
+            leave_unread(instance.device)
+        free(left)
     free(instance)
     return inner.graph_exec_destroy(exec_)
 
 
-cdef void guard_fills(Table* table, const Table* blank) noexcept nogil:
+cdef void guard_left_out(Table* table, const Table* blank) noexcept nogil:
     if inner.graph_node_enable == blank.graph_node_enable:
         return
     table.graph_node_enable, table.graph_node_enabled = switching_graph_node_enable, switching_graph_node_enabled
@@ -1107,9 +1137,9 @@ cdef int destroy_spare(Table* table, int device) noexcept nogil:
 cdef int mark_behind(Table* table, int device, uintptr_t stream, PooledEvent** out_event) noexcept nogil:
     cdef int code = as_refusal(take_event(table, device, EVENT_DISABLE_TIMING, out_event))
     if code == 0:
-        code = record_behind(table, device, out_event[0].handle, stream)
+        code = record_and_tell(table, device, out_event[0].handle, stream, &out_event[0].captured)
         if code:
-            return_event(out_event[0])
+            release_event(table, out_event[0])
             out_event[0] = NULL
     return code
 
@@ -1232,11 +1262,17 @@ cdef Queue* next_filled(const Queues* queues, size_t number) noexcept nogil:
     return queues.all[word * 64 + lowest_bit(bits)]
 
 
-cdef Queue* busy_queue(const Queues* queues) noexcept nogil:
-    cdef Queue* queue = next_filled(queues, 0)
-    while queue != NULL and queue.head.captured:
-        queue = next_filled(queues, queue.number + 1)
-    return queue
+cdef long length_of(const Queue* queue) noexcept nogil:
+    cdef const PooledEvent* event = queue.head
+    cdef long count = 0
+    while event != NULL:
+        count += 1
+        event = event.next
+    return count
+
+
+cdef bint can_wait_for(const Queue* queue) noexcept nogil:
+    return queue.head != NULL and not queue.head.captured
 
 
 cdef void put_back(Queues* queues, Queue* queue, PooledEvent* event) noexcept nogil:

@@ -203,7 +203,7 @@ cdef struct Table:
     int (*graph_edges_add)(uintptr_t graph, size_t count, void* origins, void* targets, void* data) noexcept nogil
     int (*graph_edges_remove)(uintptr_t graph, size_t count, void* origins, void* targets, void* data) noexcept nogil
     # whether an instance does a kernel, a copy or a fill, or leaves it out; the node is one of the graph.  had: what the
-    # instance has of a fill, or NULL: what the graph has.  The guard leaves out fills; drivers are asked about none.
+    # instance has of a fill, or NULL: what the graph has.  The guard leaves fills out; drivers are asked to leave out none.
     int (*graph_node_enable)(int device, uintptr_t graph, uintptr_t exec_, uintptr_t node, int enabled, NodeParams* had) noexcept nogil  # no-cython-lint
     int (*graph_node_enabled)(uintptr_t graph, uintptr_t exec_, uintptr_t node, unsigned int* out_enabled) noexcept nogil
     # for conditions of its nodes; value is what it is when a launch begins, unless it is kept: what the last one left

@@ -131,7 +131,7 @@ class DefinitionNode(edits.UpdatedNode):
         Arguments:
             instance: CUDAGraph of GraphDefinition.instantiate.
             enabled: bool, whether its launches do the node's work from now on, after the instance's update()
-                too; one that leaves fills out is updated by its own definition alone.
+                too; one that leaves nodes out is updated by its own definition alone.
         Raises:
             CudaError: the node is of another kind, a fill of several rows, or none of the instance's.
             RuntimeError: the node was added after the graph was instantiated, or the graph is gone.

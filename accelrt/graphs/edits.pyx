@@ -240,13 +240,17 @@ cdef class NodeWork:
         return tuple(facts)
 
 
-# The driver API's cuGraphExecMemcpyNodeSetParams: copies of one row alone.
-cdef str ROWS_STAY = ("an instance goes on with the copies of rows that it was made with: change the definition's node, and "
-                      "instantiate anew; or have a kernel copy them")
+# Of an instance (the driver API's cuGraphExecMemcpyNodeSetParams and cuGraphExecMemsetNodeSetParams).
+cdef dict STAYS = {
+    NODE_COPY: "an instance goes on with the copies of rows that it was made with, and a copy of bytes goes on from and to "
+               "what it was made for, device memory or the host's: change the definition's node, and instantiate anew",
+    NODE_FILL: "an instance's fill of rows takes other memory and another value alone, and a fill of one row no more rows: "
+               "change the definition's node, and instantiate anew",
+}
 cdef str UNTOLD = "it copies from or to a CUDAArray, of which nothing is told; capture such copies apart"
 cdef str refusal_of(NodeWork work, uintptr_t exec_, int code):
-    if exec_ and work.params.type == NODE_COPY and (work.params.height > 1 or work.params.depth > 1):
-        return ROWS_STAY
+    if exec_ and code == INVALID_VALUE and work.params.type in (NODE_COPY, NODE_FILL):
+        return STAYS[work.params.type]
     if code == NOT_SUPPORTED:
         return ("the driver has no such nodes (graphs made by hand need CUDA 12.3), or the graph may not hold one: a body "
                 "of a condition takes kernels, copies, fills, empty nodes, children and conditions")

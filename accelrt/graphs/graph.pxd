@@ -73,6 +73,7 @@ cdef class CUDAGraph:
     cdef int drop_bound(self) except -1
     cdef CUDAGraph move_out(self)
     cdef bint holds_anything(self) noexcept
+    cdef void end(self) noexcept
     cdef int require_calm(self) except -1  # before a thread counts itself to the busy ones
     cdef int require_unused(self) except -1      # before what others may be reading is dropped
     cdef int require_unreplayed(self) except -1  # before a change of what others may be replaying

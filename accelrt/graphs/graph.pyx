@@ -30,9 +30,9 @@ from accelrt.kernels.kernel cimport Kernel
 from accelrt.memory.caching import empty_cache as empty_device_cache
 from accelrt.memory.mempool cimport figures_of, MemPool, next_pool, read_pool_id, refuse_reserved
 from accelrt.runtime.lifetimes cimport (
-    BODY, CAPTURE, GRAPH, GRAPH_EXEC, begin_runs, close_capture, dispose, dispose_capture, drain, follow_capture, give_back,
-    keep_side, keep_until_passed, mode_name, nodes_of, note_sides, raise_broken, raise_unbegun, Record, record_on, Side,
-    take_back_runs,
+    BODY, CAPTURE, GRAPH, GRAPH_EXEC, add_stream, begin_runs, close_capture, dispose, dispose_capture, drain, follow_capture,
+    give_back, keep_side, keep_until_passed, mode_name, nodes_of, note_sides, raise_broken, raise_unbegun, Record, record_on,
+    Side, take_back_runs,
 )
 from accelrt.status cimport CAPTURE_UNSUPPORTED, SLEEPING, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport current_handle, current_of, Stream, stream_of, StreamContext
@@ -130,10 +130,16 @@ cdef class CUDAGraph:
     def __init__(self, bint keep_graph=False) -> None:
         self.keep_graph = keep_graph
 
+    def __del__(self):  # before a collection empties what it keeps for replays, and its hooks
+        self.end()
+
     def __dealloc__(self):
+        self.end()
+
+    cdef void end(self) noexcept:
         cdef bint held = self.holds_anything()
         self.abandon()
-        if held and self.destruction_hooks is not None and PyList_GET_SIZE(self.destruction_hooks):
+        if held and PyList_GET_SIZE(self.destruction_hooks):
             tell_dropped(self.destruction_hooks)
 
     def __reduce__(self):
@@ -164,12 +170,10 @@ cdef class CUDAGraph:
             dispose(GRAPH, self.ordinal, graph)
         if self.retains_pool:
             self.drop_pool()
-        self.uses_others_memory = False
         self.kept = self.calls = self.sides = self.launched_on = self.random = None
         self.kernels = self.changes = self.base = self.by_node = self.made_nodes = self.within = None
         self.source = self.bound = self.rebinds = None
-        self.last_stream = UINTPTR_MAX
-        self.node_count = 0
+        self.uses_others_memory, self.last_stream, self.node_count = False, UINTPTR_MAX, 0
         self.busy -= 1
         return 0
 
@@ -179,8 +183,7 @@ cdef class CUDAGraph:
 
     cdef int drop_pool(self) noexcept:
         # The pool's memory serves others once the streams that the graph was replayed on are past the last replay.  A
-        # caller with the driver's handles may have launched it anywhere, and the garbage collector may have cleared
-        # launched_on: then the streams are unknown.
+        # caller with the driver's handles may have launched it anywhere: then the streams are unknown.
         cdef dict launched_on = self.launched_on
         cdef bint hidden = self.shown or (self.last_stream != UINTPTR_MAX and not launched_on)
         cdef uintptr_t stream
@@ -663,9 +666,7 @@ cdef class CUDAGraph:
         # The graph may die while a replay is under way on this stream.  Nobody changes it before all of its memory is noted.
         cdef Stream stream
         cdef Change change
-        if self.launched_on is None:
-            self.launched_on = {}
-        if handle not in self.launched_on:
+        if self.launched_on is None or handle not in self.launched_on:
             self.require_calm()
             self.uses += 1
             try:
@@ -675,7 +676,7 @@ cdef class CUDAGraph:
                         self.uses_others_memory = change.note(self.ordinal, handle) or self.uses_others_memory
                         change = change.before
                 stream = current_of(self.ordinal)
-                self.launched_on[handle] = None if stream.pooled != NULL else stream
+                self.launched_on = add_stream(self.launched_on, handle, None if stream.pooled != NULL else stream)
             finally:
                 self.uses -= 1
         self.last_stream = handle
@@ -1264,9 +1265,8 @@ cdef class graph:
     cdef object __weakref__
 
     def __init__(
-        self, cuda_graph: CUDAGraph, pool: tuple[int, int] | CUDAGraph | MemPool | None = None,
-        stream: Stream | None = None, str capture_error_mode="global", *, bint synchronize=False,
-        bint empty_cache=False,
+        self, cuda_graph: CUDAGraph, pool: tuple[int, int] | CUDAGraph | MemPool | None = None, stream: Stream | None = None,
+        str capture_error_mode="global", *, bint synchronize=False, bint empty_cache=False,
     ) -> None:
         if not isinstance(cuda_graph, CUDAGraph):
             raise TypeError(f"cuda_graph is {cuda_graph!r} of type {type(cuda_graph).__name__}; pass a CUDAGraph")

@@ -1008,8 +1008,8 @@ cdef int update_exec(uintptr_t exec_, uintptr_t graph) except -1:
         explain_update(code, reason, graph, node)
     if code:
         raise_status(code, "graph_update", ("graph_exec", exec_, "graph", graph),
-                     "an instance that leaves fills out takes what its own definition does, with the nodes and edges that "
-                     "it had then; have it do the fills again before: node.set_enabled(instance, True)"
+                     "an instance that leaves nodes out takes what its own definition does, with the nodes and edges that "
+                     "it had then; have it do them again before: node.set_enabled(instance, True)"
                      if code == NOT_SUPPORTED else "")
     return 0
 

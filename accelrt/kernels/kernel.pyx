@@ -34,7 +34,8 @@ from accelrt.driver.node_params cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC,
 from accelrt.driver.table cimport LOG_BYTES
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport (
-    AccessDescriptor, MODULE, OTHER_HOST, any_capture, dispose, drain, keep_side, keep_until_passed, Record, record_on,
+    AccessDescriptor, MODULE, OTHER_HOST, add_stream, any_capture, dispose, drain, keep_side, keep_until_passed, Record,
+    record_on,
 )
 from accelrt.status cimport (
     INVALID_IMAGE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, raise_status, refuse_copy, refuse_unmade, status_text,
@@ -938,9 +939,7 @@ cdef class Kernel:
     @cython.critical_section
     cdef int note_stream(self, Stream stream) except -1:
         # The kernel may die, and its module with it, while a launch is under way.
-        if self.launched_on is None:
-            self.launched_on = {}
-        self.launched_on[stream.handle] = None if stream.pooled != NULL else stream
+        self.launched_on = add_stream(self.launched_on, stream.handle, None if stream.pooled != NULL else stream)
         self.last_stream = stream.handle
         return 0
 

@@ -1201,6 +1201,7 @@ cdef uintptr_t allocate_pinned_for(object pool, object device, size_t size, bint
             enter_pinned_pool(before)
 
 
+@cython.no_gc_clear  # the destructor leaves the pool that was entered
 cdef class use_mem_pool:
     """use_mem_pool(pool, device=None)\n--\n\n\
     The context in which what the calling thread allocates on a device comes from a pool.

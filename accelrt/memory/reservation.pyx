@@ -1187,6 +1187,7 @@ cdef int count_view(Reservation reservation, int change) except -1:
     return 0
 
 
+@cython.no_gc_clear  # the destructor counts it out
 cdef class ReservedView:  # what a Buffer on a Reservation keeps
     """ReservedView(reservation)\n--\n\n\
     What keeps a Reservation open for a Buffer on it."""

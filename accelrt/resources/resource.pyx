@@ -1,4 +1,5 @@
 """Resources of memory: what gives bytes and takes them back, those that stand on another one, and pools."""
+cimport cython
 import os
 import traceback
 from _thread import allocate_lock, get_ident
@@ -41,9 +42,7 @@ from accelrt.streams.stream cimport LEGACY, PER_THREAD, Stream, mark_used, strea
 from accelrt.streams.stream import default_stream
 
 cdef object LARGEST = INT64_MAX  # bytes
-
-cdef enum:
-    MOST_TRIES = 8  # how often what the driver refuses to take back is tried again
+cdef int MOST_TRIES = 8  # how often what the driver refuses to take back is tried again
 
 
 # --- what every resource is ------------------------------------------------------------------------------------------
@@ -69,6 +68,7 @@ cdef object take_from(Resource resource, object nbytes, Stream stream):
 cdef list put_off = []  # Allocations and pools whose end has to wait for the end of a capture, or was refused
 
 
+@cython.no_gc  # else a collection gives the memory back before a finaliser that uses the Buffer; now it ends behind that
 cdef class Allocation:
     # Bytes that a resource gave, which go back to it with the object: the keeper of a Buffer.
     cdef Resource resource
@@ -550,12 +550,15 @@ cdef struct Counter:
     int64_t total
 
 
-cdef class Counters:
+cdef class Part:
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "it is a part of a resource")
+
+
+# stub: class Counters(Part):
+cdef class Counters(Part):
     cdef Counter size
     cdef Counter number
-
-    def __reduce__(self) -> NoReturn:
-        refuse_copy(self, "it is part of a StatisticsAdaptor")
 
 
 cdef void add_to(Counter* counter, int64_t current, int64_t peak, int64_t total) noexcept:
@@ -567,10 +570,8 @@ cdef void add_to(Counter* counter, int64_t current, int64_t peak, int64_t total)
 
 
 cdef object counts_of(Counters counters):
-    return AllocationCounts(
-        counters.size.current, counters.number.current, counters.size.peak, counters.number.peak, counters.size.total,
-        counters.number.total,
-    )
+    cdef Counter size = counters.size, number = counters.number
+    return AllocationCounts(size.current, number.current, size.peak, number.peak, size.total, number.total)
 
 
 cdef class StatisticsAdaptor(Adaptor):
@@ -895,7 +896,8 @@ cdef class HooksAdaptor(Adaptor):
 
 # --- pools ------------------------------------------------------------------------------------------------------------
 
-cdef class Chunk:  # memory that a pool took from upstream in one call
+# stub: class Chunk(Part):
+cdef class Chunk(Part):  # memory that a pool took from upstream in one call
     cdef object address
     cdef object size
     cdef object live   # bytes that are allocated of it
@@ -904,11 +906,9 @@ cdef class Chunk:  # memory that a pool took from upstream in one call
     def __cinit__(self, address=0, size=0):
         self.address, self.size, self.live, self.first = address, size, 0, Block(self, address, size)
 
-    def __reduce__(self) -> NoReturn:
-        refuse_copy(self, "it is a part of a PoolResource")
 
-
-cdef class Block:  # a run of a chunk: allocated, or free in one arena
+# stub: class Block(Part):
+cdef class Block(Part):  # a run of a chunk: allocated, or free in one arena
     cdef object address
     cdef object size
     cdef Chunk chunk
@@ -919,11 +919,9 @@ cdef class Block:  # a run of a chunk: allocated, or free in one arena
     def __cinit__(self, Chunk chunk=None, address=0, size=0):
         self.chunk, self.address, self.size = chunk, address, size
 
-    def __reduce__(self) -> NoReturn:
-        refuse_copy(self, "it is a part of a PoolResource")
 
-
-cdef class Arena:  # the free blocks in the order of one stream; stream None is memory that no work uses
+# stub: class Arena(Part):
+cdef class Arena(Part):  # the free blocks in the order of one stream; stream None is memory that no work uses
     cdef Stream stream
     cdef object event  # behind what was freed there, of a stream that may be gone by the time when that matters; or None
     cdef list free     # (size, address), ascending
@@ -931,9 +929,6 @@ cdef class Arena:  # the free blocks in the order of one stream; stream None is 
 
     def __cinit__(self, Stream stream=None):
         self.stream, self.free, self.blocks = stream, [], {}
-
-    def __reduce__(self) -> NoReturn:
-        refuse_copy(self, "it is a part of a PoolResource")
 
     cdef int add(self, Block block) except -1:
         block.arena = self
@@ -1002,8 +997,7 @@ cdef class PoolResource(Adaptor):
 
     Memory that comes back on a stream is that stream's at once, and another stream's where upstream or the maximum leave no
     other way: that one then waits for the former.  In captures nothing goes from a stream to another.  A request that
-    upstream refuses gives it idle chunks back before it fails.  Where upstream is accelrt's own memory, this pool is not
-    faster than that, which is a pool itself; it is for other memory, for bounds and for figures.
+    upstream refuses gives it idle chunks back before it fails.  Accelrt's own memory is as fast without this pool.
     """
     cdef readonly object unit
     cdef object growth      # the least bytes to take from upstream
@@ -1165,6 +1159,12 @@ cdef class PoolResource(Adaptor):
         self.settle()
 
     def __del__(self):
+        self.end()
+
+    def __dealloc__(self):
+        self.end()  # of what was taken behind the finaliser, which runs once, where another object's had kept the pool
+
+    cdef object end(self):
         # Chunks of which something is still allocated by address go too, for nobody could give that back.
         cdef PoolResource again
         cdef Chunk chunk
@@ -1185,8 +1185,8 @@ cdef class PoolResource(Adaptor):
             again = PoolResource.__new__(PoolResource)  # a destructor runs once
             again.upstream, again.device_index, again.turn = self.upstream, self.device_index, self.turn
             again.chunks, again.arrivals, again.tries = self.chunks, [], self.tries + (not any_capture())
-            self.chunks = {}
             put_off.append(again)
+        self.chunks, self.arenas, self.total, self.live_bytes = {}, {}, 0, 0
 
     # The turn.  A destructor that runs in the midst of it finds it taken, and leaves what it brings in arrivals, which the
     # holder looks through at the end; an allocation there takes a chunk of its own.
@@ -1230,7 +1230,7 @@ cdef class PoolResource(Adaptor):
                 self.hand_out_of((<Chunk>chunk).first, second, arena)  # the first bytes of it are allocated
                 continue
             block = self.live.pop(second, None)
-            if block is not None:  # else it was given back twice
+            if block is not None and self.chunks.get(block.chunk.address) is block.chunk:  # else it was given back before
                 arena.event = event
                 self.put(block, arena)
         return 0

@@ -165,6 +165,7 @@ cdef class PoolBlock:
     cdef uintptr_t handle, address  # the stream's; the memory's, 0: it has none, or gave it back
     cdef Py_ssize_t exports      # buffers on it
     cdef int tries               # how often the driver refused to take it back, as its owner died
+    cdef uint64_t thread         # whose default stream it is, where the handle names that
     cdef object __weakref__
     cdef PoolBlock move_out(self)  # another one with its memory
     cdef int give(self, bint is_kept) noexcept  # is_kept: what the driver refuses, but for a capture, stays the owner's

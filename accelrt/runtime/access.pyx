@@ -6,6 +6,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t, uintptr_t
 
+from accelrt.allocator.heaps cimport LEGACY, PER_THREAD, thread_number
 from accelrt.allocator.pinned.cache cimport is_cached_pinned
 from accelrt.allocator.private.sleep cimport is_of_suspended
 from accelrt.allocator.readers cimport add_pooled, end_pooled, PoolMemory, take_pooled
@@ -19,6 +20,7 @@ from accelrt.core.slots cimport (
     slots_fenced, take_slot,
 )
 from accelrt.core.threads cimport pause, sched_yield
+from accelrt.driver.guard cimport captures_open
 cimport accelrt.driver.registry as registry
 from accelrt.driver.memory cimport KIND_DEVICE, KIND_HOST, KIND_MANAGED, KIND_NONE
 from accelrt.driver.table cimport CAPTURE_NONE, STREAM_BLOCKING
@@ -492,6 +494,7 @@ cdef class PoolBlock:
         if self.address:
             raise RuntimeError("it has memory; make another one")
         self.device_index, self.stream, self.handle, self._pool = device, stream, stream.handle, pool
+        self.thread = thread_number()
         self.nbytes, self.pinned, self.managed, self.is_mapped = nbytes, pinned, managed, is_mapped
 
     def __dealloc__(self):
@@ -512,7 +515,7 @@ cdef class PoolBlock:
     cdef PoolBlock move_out(self):
         cdef PoolBlock later = PoolBlock.__new__(PoolBlock)
         later.device_index, later.stream, later.handle, later.tries = self.device_index, self.stream, self.handle, self.tries
-        later.nbytes = self.nbytes
+        later.nbytes, later.thread = self.nbytes, self.thread
         later.pinned, later.managed, later.is_mapped = self.pinned, self.managed, self.is_mapped
         later.address, later._pool, self.address = self.address, self._pool, 0
         return later
@@ -520,9 +523,15 @@ cdef class PoolBlock:
     cdef int give(self, bint is_kept) noexcept:
         # The row frees memory of every pool; unlike async_free it refuses a stream that is captured.
         cdef PoolMemory* record = NULL if self.is_mapped else take_pooled(self.address)
-        cdef int code
-        with nogil:
-            code = registry.active().managed_pool_free(self.device_index, self.handle, self.address)
+        cdef uintptr_t stream = self.handle
+        cdef int code = 0
+        if stream == PER_THREAD and self.thread != thread_number():
+            # It names another stream here; the legacy one is behind both, and would break captures.
+            stream = LEGACY
+            code = CAPTURE_UNSUPPORTED if captures_open() else 0
+        if code == 0:
+            with nogil:
+                code = registry.active().managed_pool_free(self.device_index, stream, self.address)
         end_pooled(record, code == 0 or code == CAPTURE_UNSUPPORTED or not is_kept)
         return code
 
@@ -620,6 +629,7 @@ cdef class PoolBlock:
             raise_status(code, "managed_pool_free", ("address", self.address))
 
 
+@cython.no_gc_clear  # the destructor counts it out
 cdef class PoolView:
     """PoolView(block)\n--\n\n\
     What keeps memory of a driver's pool from being given back while there is an Array on it."""

@@ -111,6 +111,21 @@ cdef int end_capture(int device, uintptr_t stream, uint64_t capture, uintptr_t* 
 cdef int end_capture_again(int device, uintptr_t stream, uint64_t capture, uintptr_t* out_graph) noexcept nogil
 # Keeps an owner alive until the work that is in a stream now is complete.
 cdef void keep_until_passed(int device, uintptr_t stream, object owner) noexcept
+
+
+cdef extern from "Python.h":
+    void PyObject_GC_UnTrack(object container)
+
+
+cdef inline dict add_stream(dict streams, uintptr_t stream, object keeper):
+    # A handle, and what keeps its stream or None, to those (or None) that a destructor asks for.  Out of the sight of
+    # collections, which would empty the dict before that.
+    streams = {} if streams is None else streams
+    streams[stream] = keeper
+    PyObject_GC_UnTrack(streams)
+    return streams
+
+
 # Objects of the driver's that copies and kernels name by their handles.
 cdef class DriverObject:      # given back when it dies
     cdef int kind

@@ -658,9 +658,7 @@ cdef class AccessDescriptor:
 
     @cython.critical_section
     cdef int note_stream(self, uintptr_t stream, object keeper) except -1:
-        if self.used_on is None:
-            self.used_on = {}
-        self.used_on[stream] = keeper
+        self.used_on = add_stream(self.used_on, stream, keeper)
         return 0
 
     cdef int keep_with(self, Record record) except -1:
@@ -1210,9 +1208,10 @@ cdef PooledEvent* take_for_event(int device, unsigned int flags, bint fresh) exc
 
 
 cdef void return_from_event(PooledEvent* event) noexcept:
-    # An interprocess event is destroyed: what another process did with it is unknown.
+    # An interprocess event is destroyed: what another process did with it is unknown.  So is one that was captured: the
+    # graph may be another library's, or wait to be destroyed itself.
     add_in_turn(&event_holders, -1)
-    if event.flags & EVENT_INTERPROCESS:
+    if event.flags & EVENT_INTERPROCESS or event.captured:
         dispose(EVENT, event.device, event.handle)
         free(event)
     else:

@@ -483,6 +483,7 @@ def refuse_capture(Stream stream, str call) -> None:
 
 # --- the owner's side ----------------------------------------------------------------------------------------------
 
+@cython.no_gc  # the destructor ends the exports, which a collection would have cleared
 cdef class SharedBytes:
     """SharedBytes()\n--\n\n\
     A Buffer's bytes as other processes may have them; released when neither the Buffer nor anything else keeps this.  Or

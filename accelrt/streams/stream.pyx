@@ -805,6 +805,7 @@ cdef class Event:
 
     def __dealloc__(self):
         if self.pooled != NULL:
+            self.pooled.captured = self.captured
             return_from_event(self.pooled)
         elif self.handle:
             dispose(EVENT, self.device_index, self.handle)

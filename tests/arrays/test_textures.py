@@ -458,6 +458,24 @@ def test_figures_count_arrays_until_they_are_gone():
     assert accelrt.memory.memory_stat("cuda_array_bytes") == before
 
 
+def test_an_array_in_a_cycle_that_is_collected_stays_under_a_copy():
+    before = accelrt.memory_stats().get("cuda_array_bytes", 0)
+    array, owner = accelrt.CUDAArray((4, 4), "float32"), accelrt.Stream()
+    stream = accelrt.Stream.from_any(owner.handle, owner.device_index)  # which the array keeps
+    x = accelrt.zeros((4, 4), "float32")
+    accelrt.synchronize()
+    with Gate(stream):
+        array.copy_from(x, stream=stream, blocking=False)
+        cycle = [array]  # the collection comes to it behind what the array has
+        cycle.append(cycle)
+        del array, cycle
+        gc.collect()
+        assert accelrt.memory_stats()["cuda_array_bytes"] == before + 64
+    accelrt.synchronize()
+    accelrt.CUDAArray((4, 4), "float32").close()
+    assert accelrt.memory_stats()["cuda_array_bytes"] == before
+
+
 def test_reports_and_snapshots_tell_of_arrays(tmp_path):
     moment = accelrt.memory.mark()
     accelrt.memory.record_history()

@@ -210,6 +210,19 @@ def test_a_destruction_hook_is_called_at_a_reset_and_at_the_objects_end():
         accelrt.synchronize()
 
 
+def test_a_destruction_hook_is_called_where_a_collection_finds_the_graph():
+    seen = []
+    with accelrt.Buffer(512) as buffer:
+        graph = accelrt.CUDAGraph()
+        capture(graph, buffer)
+        graph.register_destruction_hook(lambda: seen.append("destroyed"))
+        cycle = [graph]
+        cycle.append(cycle)
+        del graph, cycle
+        gc.collect()
+    assert seen == ["destroyed"]
+
+
 def test_a_destruction_hook_sees_the_memory_given_back():
     pool, graph, figures = accelrt.MemPool(), accelrt.CUDAGraph(), []
     with accelrt.Buffer(512) as buffer:

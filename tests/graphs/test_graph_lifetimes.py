@@ -12,6 +12,7 @@ from child import in_own_process, wrap_host
 from device_arrays import bytes_of
 
 import accelrt
+from accelrt.testing import settle
 
 SECONDS = 300
 
@@ -46,6 +47,33 @@ def test_memory_of_a_dead_graph_is_not_used_again_while_a_replay_elsewhere_runs(
             with accelrt.Buffer(4096, stream=captured) as fresh:
                 assert fresh.ptr != address
     other.synchronize()
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_memory_of_others_outlives_a_graph_in_a_cycle_that_is_collected_under_a_replay(by_hand):
+    stream, target, source = accelrt.Stream(), accelrt.Buffer(4096), np.full(4096, 7, np.uint8)
+    if by_hand:
+        definition = accelrt.GraphDefinition()
+        definition.copy(target, source)
+        graph = definition.instantiate()
+        cycle = [graph, definition]
+        del definition
+    else:
+        graph = accelrt.CUDAGraph()
+        with accelrt.graph(graph, stream=stream):
+            target.copy_from(source, stream=stream, blocking=False)
+        cycle = [graph]
+    cycle.append(cycle)
+    watched = weakref.ref(source)  # a plain array is none that collections look at
+    with accelrt.stream(stream), Gate(stream):
+        graph.replay()
+        del graph, cycle, source
+        gc.collect()
+        assert watched() is not None
+    stream.synchronize()
+    assert (bytes_of(target) == 7).all()
+    settle()
+    assert watched() is None
 
 
 def test_each_of_many_sources_is_kept_once_however_its_copies_follow_each_other():

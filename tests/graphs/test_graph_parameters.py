@@ -596,3 +596,25 @@ def test_copies_of_rows_have_no_names_and_stay_as_they_were_made():
         instance.update(definition.graph)
     definition.instantiate().replay()
     assert read(z)[16:24].tolist() == [1] * 8
+
+
+def test_an_instance_keeps_the_rows_of_fills_and_the_kinds_of_memory_of_copies():
+    definition, x, y, pinned = accelrt.GraphDefinition(), buffer(1), buffer(), accelrt.PinnedBuffer(64)
+    several = definition.fill(y, 2, 4, width=2, height=3, pitch=16)
+    one, copy = definition.fill(x, 3, 4), definition.copy(y, x, 16, dst_offset=48)
+    instance = definition.instantiate()
+    changes = ({"count": 2}, {"height": 2}, {"pitch": 32}, {"width": 1}, {"height": 1, "pitch": None})
+    for node, change in (*((several, change) for change in changes), (one, {"height": 2, "pitch": 8})):
+        with pytest.raises(accelrt.CudaError, match="takes other memory and another value alone"):
+            node.update(instance=instance, **change)
+    for change in ({"src": pinned}, {"dst": pinned, "dst_offset": 0}):
+        with pytest.raises(accelrt.CudaError, match="device memory or the host's"):
+            copy.update(instance=instance, **change)
+    several.update(instance=instance, value=0x0505)
+    one.update(instance=instance, count=2, width=4, value=0x07070707)
+    instance.replay()
+    assert read(y)[:48].tolist() == ([5] * 8 + [0] * 8) * 3
+    assert read(x)[:10].tolist() == [7] * 8 + [1] * 2
+    several.update(count=3)
+    with pytest.raises(accelrt.CudaError, match="PARAMETERS_CHANGED"):
+        instance.update(definition.graph)

@@ -4,10 +4,11 @@ import contextlib
 import functools
 import gc
 import threading
+import time
 
 import numpy as np
 import pytest
-from beside import Caller, on_a_thread, on_threads
+from beside import SECONDS, Caller, on_a_thread, on_threads
 from child import in_own_process, wrap_host
 from waiting import wait_until, wait_until_asleep
 
@@ -236,10 +237,15 @@ def test_a_replay_is_refused_where_another_thread_gave_the_graph_other_memory_be
 
 
 def until_free(call):
-    """What it answers once no other thread is in its way."""
-    for _ in range(100_000):
+    """What it answers once no other thread is in its way.
+
+    The others let go of the GIL in the midst of what they do alone, and need it to come to an end.
+    """
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
         with contextlib.suppress(RuntimeError):
             return call()
+        time.sleep(0)
     return call()
 
 

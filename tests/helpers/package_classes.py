@@ -30,6 +30,16 @@ CLASSES = classes()
 EXTENSION = {name for name, kind in CLASSES.items() if not kind.__flags__ & HEAP_TYPE}
 
 
+def derives_from_others(kind):
+    """Whether a class has a compiled one of another library as its base, as cuda_core.MemoryResource has."""
+    return any(
+        not base.__flags__ & HEAP_TYPE and base.__module__.partition(".")[0] not in ("accelrt", "builtins")
+        for base in kind.__mro__
+    )
+
+
 def without_init(kind):
     """An object whose __init__ was never called; handles has an argument that it cannot do without."""
+    if derives_from_others(kind):  # the __new__ that it inherits is none of its own
+        return type(kind.__name__, (kind,), {"__init__": lambda self: None})()
     return kind.__new__(kind, 4) if kind.__name__ == "Handles" else kind.__new__(kind)

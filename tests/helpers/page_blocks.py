@@ -1,7 +1,8 @@
 """The blocks of Python in a page of Markdown, and a child that runs those of one page.
 
 A fence's first line says what a block needs: "python {needs: torch, gpu}" is skipped where torch or a GPU is
-not there; "python {alone}" is a program of its own, in a file, as what starts processes has to be.
+not there, and so are two_devices and cuda_13_1, a driver of that version; "python {alone}" is a program of
+its own, in a file, as what starts processes has to be.
 """
 
 import importlib.util
@@ -34,15 +35,21 @@ def blocks(text):
 
 def absent(needs, has_gpu):
     """The first of what a block needs that is not there; empty where all is."""
-    for need in needs:
-        try:
-            there = has_gpu if need == "gpu" else importlib.util.find_spec(need) is not None
-            there = there or (need == "nccl" and not has_gpu)  # the host device has collectives of its own
-        except ImportError:  # of the package that a module is in
-            there = False
-        if not there:
-            return need
-    return ""
+    return next((need for need in needs if not is_there(need, has_gpu)), "")
+
+
+def is_there(need, has_gpu):
+    if need == "gpu":
+        return has_gpu
+    if need == "two_devices":  # as the host device has
+        return not has_gpu or importlib.import_module("accelrt").device_count() > 1
+    if version := re.fullmatch(r"cuda_(\d+)_(\d+)", need):
+        return importlib.import_module("accelrt").driver_version() >= (int(version[1]), int(version[2]))
+    try:
+        # The host device has collectives of its own.
+        return (need == "nccl" and not has_gpu) or importlib.util.find_spec(need) is not None
+    except ImportError:  # of the package that a module is in
+        return False
 
 
 def run_all(page, sources):

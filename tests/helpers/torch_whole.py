@@ -442,15 +442,18 @@ def without_the_cache(interop, torch):
 
 @alone
 def a_capture_without_the_cache(interop, torch):
+    from accelrt.driver.registry import Rows
+
     interop.install()
     source, graph = torch.arange(1000, dtype=torch.float32).cuda(), torch.cuda.CUDAGraph()
     torch.cuda.memory.caching_allocator_enable(False)
     before = torch.empty(16 * MIB, device="cuda")
-    free = torch.cuda.mem_get_info()[0]
+    rows, address = Rows(), before.data_ptr()
+    assert rows.pointer_device(address)[0] == 0
     with torch.cuda.graph(graph):
         copy = source.clone()
         del before
-    assert torch.cuda.mem_get_info()[0] > free, "it went back to the device in the capture"
+    assert rows.pointer_device(address)[0] != 0, "it went back to the device in the capture"
     with refused(torch.OutOfMemoryError, "bytes past the cache"):
         torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
     torch.cuda.memory.caching_allocator_enable(True)

@@ -7,10 +7,12 @@ import weakref
 
 import numpy as np
 import pytest
+from beside import Gate
 from child import in_own_process
 from kernel_sources import numbers
 
 import accelrt
+from accelrt.driver.host import driver as host
 
 COUNT = 256
 LATE = 30_000_000  # cycles that a stream is behind
@@ -32,6 +34,24 @@ def test_memory_of_another_stream_is_not_reused_under_a_kernel(number, is_slice)
     del argument, memory
     assert address not in [other.ptr for other in [accelrt.Buffer(8 * COUNT) for _ in range(4)]]
     busy.synchronize()
+
+
+@pytest.mark.host
+def test_a_module_outlives_a_kernel_in_a_cycle_that_is_collected_under_a_launch(image):
+    before = host.live_objects()["modules"]
+    memory, owner = accelrt.Buffer(4 * COUNT), accelrt.Stream()
+    stream = accelrt.Stream.from_any(owner.handle, owner.device_index)
+    with accelrt.Module(image) as module:
+        kernel = module.function("number")
+    with Gate(stream):
+        kernel[4, 64, stream](memory, 7)
+        cycle = [kernel]  # the collection comes to it behind what the kernel has
+        cycle.append(cycle)
+        del kernel, cycle, module
+        gc.collect()
+        assert host.live_objects()["modules"] == before + 1
+    stream.synchronize()
+    assert (read(memory) == numbers(7)).all()
 
 
 def test_page_locked_memory_is_not_reused_under_a_kernel(number):

@@ -5,11 +5,12 @@ import gc
 import multiprocessing
 import os
 import pickle
+import queue
 import threading
 
 import numpy as np
 import pytest
-from beside import park
+from beside import SECONDS, Caller, Gate, park
 from child import in_fork, in_own_process, wrap_host
 
 import accelrt
@@ -481,3 +482,29 @@ def test_a_child_of_a_fork_can_use_none_and_takes_nothing_from_its_parent(pool):
 
     assert in_fork(refused) == 0
     assert seen(held) == [2]
+
+
+@pytest.mark.parametrize("end", [DriverMemory.free, lambda memory: None])
+def test_memory_of_a_threads_default_stream_goes_back_behind_it_on_another_thread(pool, end):
+    stream, handed_over, freed = accelrt.per_thread_stream(), queue.SimpleQueue(), threading.Event()
+
+    def use():
+        with Gate(stream):
+            memory = pool.allocate(NBYTES, stream)
+            accelrt.fill(memory, 7, stream=stream)
+            handed_over.put(memory)
+            del memory
+            assert freed.wait(SECONDS)
+        stream.synchronize()
+
+    user = Caller(use).begin()
+    memory = handed_over.get()
+    end(memory)
+    del memory
+    again = pool.allocate(NBYTES, stream)  # the same handle is another stream here
+    accelrt.fill(again, 1, stream=stream)
+    freed.set()
+    user.result()
+    contents = np.zeros(NBYTES, np.uint8)
+    accelrt.copy(contents, again, stream=stream)
+    assert (contents == 1).all()

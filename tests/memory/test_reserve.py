@@ -1076,3 +1076,34 @@ def test_a_call_that_waited_for_close_says_that_it_is_closed():
         assert outcomes[0] in ("ValueError: the Reservation is closed", "done") or (
             call == "wake" and "does not sleep" in outcomes[0]
         )
+
+
+@in_own_process
+def test_a_commit_waits_for_its_page_while_others_free_on_another_stream():
+    """What waits counted the events of all streams together, so that new ones took the place of its own."""
+    testing.use_device()
+    first, second, cache = accelrt.Stream(), accelrt.Stream(), accelrt.reserve(PAGES * page_bytes())
+    with Gate(second) as at_second:
+        with Gate(first):
+            free_behind(first)
+            cache.commit(0, cache.page_bytes, stream=second)
+            fill(cache, 0, 1, stream=second)
+            cache.decommit(0, cache.page_bytes, stream=second)
+            commit = park("event_synchronize", lambda: cache.commit(0, cache.page_bytes))
+            later = Gate(first)
+            free_behind(first)
+        with later:
+            testing.go_on()
+        first.synchronize()
+        wait_until_asleep(commit.thread)
+        at_second.open.set()
+        commit.result()
+    cache.decommit(0, cache.page_bytes)
+    accelrt.synchronize()
+    cache.close()
+
+
+def free_behind(stream):
+    buffer = accelrt.Buffer(4096)
+    buffer.record_stream(stream)
+    buffer.free()

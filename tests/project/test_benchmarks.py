@@ -111,6 +111,7 @@ def test_results_are_written_and_the_status_is_1_where_accelrt_cannot_run(module
     run_all = modules("run_all")
     monkeypatch.setattr(run_all, "BENCHMARKS", {"bench_stream.py": run_all.BENCHMARKS["bench_stream.py"]})
     monkeypatch.setattr(sys, "argv", ["run_all.py", "--quick", "--out", str(tmp_path)])
+    monkeypatch.setenv("ACCELRT_DRIVER", "host")  # which alone reads the next one
     monkeypatch.setenv("ACCELRT_HOST_DEVICES", "nonsense")
     assert run_all.main() == 1
     results = json.loads((tmp_path / "RESULTS.json").read_text())

@@ -486,6 +486,14 @@ def test_marks_of_blocks_are_read():
     assert not page_blocks.absent(["json"], False)
 
 
+def test_blocks_say_what_they_need_of_the_machine(monkeypatch):
+    for devices, version, lacks in ((2, (13, 1), ""), (1, (13, 1), "two_devices"), (2, (13, 0), "cuda_13_1")):
+        monkeypatch.setattr(accelrt, "device_count", lambda devices=devices: devices)
+        monkeypatch.setattr(accelrt, "driver_version", lambda version=version: version)
+        assert page_blocks.absent(["two_devices", "cuda_13_1"], True) == lacks
+        assert not page_blocks.absent(["two_devices", "nccl"], False)  # the host device has both
+
+
 def test_a_block_that_fails_is_named_with_its_line(tmp_path):
     with pytest.raises(AssertionError, match=r"page\.md:7"):
         run(page_blocks.__file__, "page.md", said=json.dumps([(3, "x = 1"), (7, "x")]), **device())

@@ -11,6 +11,7 @@ from beside import on_threads
 from child import in_fresh_interpreter
 
 import accelrt
+from accelrt.core.process import Owned
 from accelrt.runtime.init import later
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +73,13 @@ def test_a_buffer_that_all_threads_free_goes_back_once():
         at_once(buffer.free)
         assert buffer.ptr == buffer.nbytes == 0
     assert accelrt.memory_allocated() == 0
+
+
+def test_what_all_threads_close_is_given_back_once():
+    released = []
+    owned = [Owned(int, (number,), released.append) for number in range(2000)]
+    on_threads(lambda _: [each.close() for each in owned], range(THREADS))
+    assert sorted(released) == list(range(2000))
 
 
 def test_a_free_beside_copies_waits_for_those_that_began():

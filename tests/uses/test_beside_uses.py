@@ -15,9 +15,13 @@ from waiting import wait_until
 
 import accelrt
 from accelrt.arrays.copy import MemoryUse
+from accelrt.driver.registry import Rows
+from accelrt.testing import go_on, use_device
+from accelrt.testing.device import wrapped_table
 
 pytestmark = pytest.mark.host
 SIZE = 4096
+RELAXED = 2
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
@@ -325,3 +329,39 @@ def test_uses_beside_sleeps_for_two_seconds():
     assert refused
     assert (scene.array.numpy() == 7).all()
     accelrt.memory.audit()
+
+
+@in_own_process
+def test_an_event_that_another_ones_capture_took_serves_nobody_else():
+    """A driver may crash where it is recorded anew while the graph goes."""
+    use_device()
+    rows, stream, buffer = Rows(), accelrt.Stream(), accelrt.Buffer(4096)
+    buffer.record_stream(stream)
+    free = park("event_record", buffer.free)  # behind the look at the stream
+    assert rows.capture_begin(0, stream.handle, RELAXED) == 0
+    wrapped_table().reset_call_counts()
+    go_on()
+    free.result()
+    assert wrapped_table().call_counts()["event_destroy"] == 1
+    code, graph = rows.capture_end(0, stream.handle)
+    assert (code, rows.graph_destroy(graph)) == (0, 0)
+    accelrt.synchronize()
+    accelrt.Buffer(4096).free()
+    assert accelrt.memory_allocated() == 0
+
+
+@in_own_process
+def test_an_event_that_was_recorded_in_another_ones_capture_serves_nobody_else():
+    """Nothing says when that one's graph goes."""
+    use_device()
+    rows, theirs, event = Rows(), accelrt.Stream(), accelrt.Event()
+    with accelrt.graph(accelrt.CUDAGraph()):  # beside which events ask whether they are captured
+        accelrt.Buffer(64).fill(1)
+        assert rows.capture_begin(0, theirs.handle, RELAXED) == 0
+        event.record(theirs)
+        code, graph = rows.capture_end(0, theirs.handle)
+    assert (code, rows.graph_destroy(graph)) == (0, 0)
+    wrapped_table().reset_call_counts()
+    del event
+    assert wrapped_table().call_counts()["event_destroy"] == 1
+    accelrt.synchronize()

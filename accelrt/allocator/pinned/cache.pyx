@@ -26,9 +26,9 @@ from accelrt.core.threads cimport (
     pthread_t, wait_on,
 )
 from accelrt.driver.guard cimport (
-    add_use, ask_event, busy_queue, destroy_spare, drop_use, enter_wait, go_relaxed, GONE, hand_on, is_captured_event,
-    is_capturing, is_device_lost, leave_wait, MAX_DEVICES, meaning_of, poll_queues, PooledEvent, put_back, Queue,
-    queue_use, restore_mode, return_event, take_oldest, Use, UseStore,
+    add_use, ask_event, can_wait_for, destroy_spare, drop_use, enter_wait, go_relaxed, GONE, hand_on, is_captured_event,
+    is_capturing, is_device_lost, leave_wait, length_of, MAX_DEVICES, meaning_of, next_filled, poll_queues, PooledEvent,
+    put_back, Queue, queue_use, restore_mode, return_event, take_oldest, Use, UseStore,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.registry cimport MOST_NODES
@@ -615,18 +615,18 @@ cdef int wait_deferred(PinnedPool* pool) noexcept nogil:
 
 
 cdef int wait_all(PinnedPool* pool) noexcept nogil:
-    # Frees what is pending now.
-    # What is given back while this waits is not waited for.
-    cdef Queue* queue
-    cdef long left
+    # Frees what is pending now: as many events of each queue are waited for as it has, so that what is given back
+    # meanwhile takes no place of what was before.
     cdef int code = poll(pool)
-    left = pool.queues.pending
-    while left and code == 0:
-        left -= 1
-        queue = busy_queue(&pool.queues)
-        if queue == NULL:
-            break
-        code = wait_oldest(pool, queue)
+    cdef size_t count = pool.queues.count
+    cdef Queue* queue = next_filled(&pool.queues, 0)
+    cdef long left
+    while queue != NULL and queue.number < count and code == 0:
+        left = length_of(queue)
+        while left and code == 0 and can_wait_for(queue):
+            left -= 1
+            code = wait_oldest(pool, queue)
+        queue = next_filled(&pool.queues, queue.number + 1)
     if code == 0 and pool.deferred != NULL:
         code = wait_deferred(pool)
     return code

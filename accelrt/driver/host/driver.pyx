@@ -32,7 +32,7 @@ from accelrt.core.host_pages cimport close_file, copy_file, empty_part, prefer_n
 from accelrt.driver.host.graphs cimport execs, fill_graphs, foreign_ends, graphs, own_children
 from accelrt.driver.host.machine cimport (
     HOST_MEMORY, LACKS_FILE, MANAGED, MANAGED_PAGE, MAX_HOST_DEVICES, PAGE, PLAIN, POOLED, Range,
-    calls_beside_ends as beside_ends,
+    calls_beside_ends as beside_ends, follow_legacy_order,
     count_streams, crew_open, delay_ends, drain_device, drop_launch, drop_module, drop_room, drop_ticket, find_room,
     find_stream, gone_calls, held_ends, known_device, lock, lock_memory, make_file, mark, memory as all_memory,
     memory_counts, memory_figures, memory_open, new_handle, open_errno, operations, queue_open, rounded, show, take_bytes,
@@ -711,6 +711,8 @@ cdef int give_pooled(int device, uintptr_t stream, uintptr_t address) noexcept n
     cdef int code = check_pool_stream(device, stream, &on)
     if code == 0 and (slot == NULL or not slot[0].used):
         code = INVALID_VALUE
+    if code == 0:
+        code = follow_legacy_order(on)
     if code:
         return code
     block = slot[0]

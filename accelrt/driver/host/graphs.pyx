@@ -14,8 +14,8 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host.machine cimport (
-    drop_launch, drop_plan, drop_ticket, drop_work, enqueue, enqueue_point, find_stream, follow_legacy_order,
-    hold_end_open, is_legacy, lock, new_handle, new_ticket, peek_stream, unlock,
+    HOST_MEMORY, UNKNOWN_MEMORY, device_of, drop_launch, drop_plan, drop_ticket, drop_work, enqueue, enqueue_point,
+    find_stream, follow_legacy_order, hold_end_open, is_legacy, lock, new_handle, new_ticket, peek_stream, unlock,
 )
 from accelrt.driver.host.memory cimport claim_memory, find_allocation, is_of_array, make_allocation, note_instance
 from accelrt.driver.host.stream cimport (
@@ -26,9 +26,9 @@ from accelrt.driver.host.stream cimport (
     prepare_set, tickets_for,
 )
 from accelrt.driver.host.work cimport (
-    ALLOCATE, BRANCH, CALL, CHILD, COPY, COPY_3D, FILL, KERNEL, NOTHING, RECORD, RELEASE, REPLAY, SET, SRC_KNOWN, WAIT,
-    Frontier, Graph, HostEvent, HostFunction, HostStream, Launch, Node, Plan, Side, Ticket, Work, add_edge, add_to_frontier,
-    begin_work, carries, clear_frontier, copy_frontier, edge_data,
+    ALLOCATE, BRANCH, CALL, CHILD, COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, NOTHING, RECORD, RELEASE, REPLAY, SET, SRC_KNOWN,
+    WAIT, Frontier, Graph, HostEvent, HostFunction, HostStream, Launch, Node, Plan, Side, Ticket, Work, add_edge,
+    add_to_frontier, begin_work, carries, clear_frontier, copy_frontier, edge_data,
 )
 from accelrt.driver.node_params cimport (
     ALLOCATE_DEVICE, ALLOCATE_MANAGED, ATTRIBUTE_CLUSTER, ATTRIBUTE_COOPERATIVE, ATTRIBUTE_PRIORITY, CONDITION_IF,
@@ -56,6 +56,7 @@ cdef extern from *:
 
 cdef enum:
     DOT_VERBOSE = 1  # CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE
+    GONE = -3        # of side_of
 
 cdef enum:  # numbers of CUgraphExecUpdateResult
     TOPOLOGY_CHANGED = 2
@@ -689,7 +690,7 @@ cdef int change_planned(Exec* exec_, uintptr_t node, Work* work) noexcept nogil:
         return INVALID_VALUE
     if work.kind != CHILD:
         work.disabled = planned.work.disabled
-        return INVALID_VALUE if rows_changed(&planned.work, work) else change_exec(exec_, node, work)
+        return change_exec(exec_, node, work) if is_kept(&planned.work, work) else INVALID_VALUE
     if shape_changed(planned.work.plan, work.body, &ignored):
         return GRAPH_UPDATE_FAILURE
     code = copy_nodes(work.body.nodes, work.body.count, 0, NULL, &plan)
@@ -1067,7 +1068,7 @@ cdef int shape_changed(const Plan* plan, const Graph* graph, uintptr_t* out_node
             changed = PARAMETERS_CHANGED * (work.allocation != node.work.allocation)
         elif work.cooperative != node.work.cooperative:
             changed = ATTRIBUTES_CHANGED
-        elif rows_changed(work, &node.work):
+        elif not is_kept(work, &node.work):
             changed = PARAMETERS_CHANGED
         body, planned = node.work.body, work.plan
         while changed == 0 and (body != NULL or planned != NULL):
@@ -1081,17 +1082,32 @@ cdef int shape_changed(const Plan* plan, const Graph* graph, uintptr_t* out_node
     return 0
 
 
-cdef bint are_rows(const Work* work) noexcept nogil:
-    return work.kind == COPY_3D and (work.height > 1 or work.depth > 1)
-
-
-cdef bint rows_changed(const Work* before, const Work* after) noexcept nogil:
-    # An instance goes on with the copies of rows that it was made with.
-    if not (are_rows(before) or are_rows(after)):
+cdef bint is_kept(const Work* before, const Work* after) noexcept nogil:
+    # Whether an instance may do the one in place of the other: copies of rows stay as they are, fills of rows keep their
+    # shape, and copies go on between device memory, or from or to the host.
+    if before.kind != after.kind:
         return False
-    return before.kind != after.kind or before.dst != after.dst or before.src != after.src or (
-        before.size != after.size or before.height != after.height or before.depth != after.depth
-        or memcmp(&before.to, &after.to, sizeof(Side)) != 0 or memcmp(&before.origin, &after.origin, sizeof(Side)) != 0)
+    if before.kind == FILL and before.height <= 1:
+        return after.height <= 1
+    if before.kind == FILL:
+        return before.height == after.height and before.size == after.size and (
+            before.width == after.width and before.to.pitch == after.to.pitch)
+    if before.kind == COPY:
+        return (side_of(before, True) in (side_of(after, True), GONE)
+                and side_of(before, False) in (side_of(after, False), GONE))
+    return before.kind != COPY_3D or before.height == before.depth == after.height == after.depth == 1 or (
+        before.dst == after.dst and before.src == after.src and before.size == after.size
+        and before.height == after.height and before.depth == after.depth
+        and memcmp(&before.to, &after.to, sizeof(Side)) == 0 and memcmp(&before.origin, &after.origin, sizeof(Side)) == 0)
+
+
+cdef int side_of(const Work* work, bint written) noexcept nogil:
+    # The device whose memory a copy writes or reads, HOST_MEMORY, page-locked or not, or GONE: it was freed since.
+    cdef int device
+    if work.known & (DST_KNOWN if written else SRC_KNOWN) == 0:
+        return HOST_MEMORY
+    device = device_of(work.dst if written else work.src)
+    return GONE if device == UNKNOWN_MEMORY else device
 
 
 cdef void keep_handles(Plan* plan, const Plan* before) noexcept nogil:

@@ -1,4 +1,4 @@
-"""Fills that an instance leaves out: the rest keeps its order, and they do again what they did."""
+"""Nodes that an instance leaves out: the rest keeps its order, and they do again what they did."""
 
 import gc
 import itertools
@@ -156,13 +156,35 @@ def test_an_update_by_another_shape_is_refused_where_fills_are_left_out(change):
         definition.add_edge(second, first)
     else:
         to = definition.clone()
-    with pytest.raises(accelrt.CudaError, match="have it do the fills again"):
+    with pytest.raises(accelrt.CudaError, match="have it do them again"):
         instance.update(to.graph)
     replay(instance)
     assert numbers(x, y) == [0, 2]
     first.set_enabled(instance, True)
     replay(instance)
     assert numbers(x, y) == [1, 2]
+
+
+def test_no_other_definition_decides_which_copy_is_left_out():
+    definition, other, x, y = (
+        accelrt.GraphDefinition(),
+        accelrt.GraphDefinition(),
+        filled(COUNT, 1),
+        filled(COUNT),
+    )
+    definition.fill(y, 5, count=8)
+    copy = definition.copy(y, x, 8, dst_offset=8)
+    other.copy(y, x, 8, dst_offset=16)
+    other.fill(y, 6, count=8)
+    instance = definition.instantiate()
+    copy.set_enabled(instance, False)
+    with pytest.raises(accelrt.CudaError, match="have it do them again"):
+        instance.update(other.graph)
+    replay(instance)
+    assert read(y)[:24].tolist() == [5] * 8 + [0] * 16
+    copy.set_enabled(instance, True)
+    replay(instance)
+    assert read(y)[:24].tolist() == [5] * 8 + [1] * 8 + [0] * 8
 
 
 def test_rows_are_not_left_out():
