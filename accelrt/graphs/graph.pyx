@@ -178,7 +178,7 @@ cdef class CUDAGraph:
         return 0
 
     cdef void keep_for_replays(self) noexcept:  # before it gives way: memory of no allocator of ours stays until they end
-        for handle in self.launched_on if self.uses_others_memory else ():
+        for handle in (self.launched_on or ()) if self.uses_others_memory else ():
             keep_until_passed(self.ordinal, handle, (self.kept, self.changes, self.rebinds, self.source, self.launched_on))
 
     cdef int drop_pool(self) noexcept:
