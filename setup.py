@@ -115,7 +115,7 @@ KINDS = {
 COLD = """
 allocator.audit allocator.backing.pages allocator.external.external_pool allocator.private.routes
 allocator.private.sleep allocator.readers arrays.managed core.process driver.cuda.memory driver.host.driver
-driver.host.graphs driver.host.memory driver.registry driver.testing graphs.bindings graphs.edits graphs.nodes
+driver.host.graphs driver.host.memory driver.registry driver.testing graphs.edits graphs.nodes
 memory.history.recording memory.mempool memory.pool_checkpoint memory.reservation nccl.ranks nvml.library
 resources.resource runtime.lifetimes sharing.mapping status
 """
@@ -151,6 +151,9 @@ devices.device __repr__ can_device_access_peer check_host get_device_capability 
 devices.device get_device_properties
 driver.cuda.driver describe_node exported open_driver resolve
 driver.guard guard_table note_main_thread
+graphs.bindings __init__ __reduce__ _bind allot bind blocks_of find graph_state memory_of moved_elsewhere
+graphs.bindings nodes_to_bind place_of raise_changed raise_unfit read require_as_made require_made
+graphs.bindings require_state same_place state_of take_over word_of work_of_node
 graphs.graph __repr__ abandon begin_body begin_on capture_begin capture_body capture_end
 graphs.graph debug_dump drop_bound edges enter_body if_ kernel_node_params make_exec make_instance
 graphs.graph node_graph node_id nodes note_made refuse_sleeping register_capture_hook

@@ -22,7 +22,7 @@ from accelrt.graphs.nodes cimport (
 )
 from accelrt.runtime.access cimport Access, begin_use, end_use
 cimport accelrt.runtime.access as watch
-from accelrt.runtime.lifetimes cimport dispose, drain, GRAPH_EXEC, keep_side, pool_of, Record, Side, side_ordinal
+from accelrt.runtime.lifetimes cimport dispose, drain, GRAPH_EXEC, keep_side, note_side, pool_of, Record, Side, side_ordinal
 from accelrt.status cimport raise_status, refuse_copy
 from accelrt.streams.stream cimport current_handle
 
@@ -139,6 +139,7 @@ cdef class Bindings(Names):
     cdef int node_count
     cdef int word_count
     cdef dict places              # name -> its index
+    cdef tuple labels             # the names
     cdef BoundName* names
     cdef int name_count
     cdef object __weakref__
@@ -180,6 +181,7 @@ cdef class Bindings(Names):
         cdef list rebinds
         self.serials = {node: (<NodeChange>change).serial for node, change in (graph.changes or {}).items()}
         self.places = {parameter[0]: index for index, parameter in enumerate(parameters)}
+        self.labels = tuple([parameter[0] for parameter in parameters])
         self.parameters = parameters
         if graph.bound is not None:
             self.parameters += moved_elsewhere(<Bindings>graph.bound, graph.rebinds, self.parameters)
@@ -296,7 +298,8 @@ cdef class Bindings(Names):
         cdef Py_ssize_t index = 0, entry = 0
         cdef int place = 0  # names mostly come in their order
         while PyDict_Next(memory, &entry, &name, &thing):
-            place = self.place_of(<str>name, place)
+            if place >= len(self.labels) or <str>PyTuple_GET_ITEM(self.labels, place) != <str>name:
+                place = self.place_of(<str>name)
             changes[index] = self.look(<str>name, <object>thing, place)
             place, index = place + 1, index + 1
         with cython.critical_section(graph, source):
@@ -336,32 +339,40 @@ cdef class Bindings(Names):
 
     cdef bint put_memory(self, CUDAGraph graph, list changes) except -1:
         # Answers whether something waits for streams.  What there was is kept until the driver took all.
-        cdef MemoryChange change, before
-        cdef BoundName* bound
+        cdef MemoryChange change
         cdef list rebinds = graph.rebinds
         cdef Py_ssize_t index
-        cdef bint left = False
         try:
             for index in range(len(changes)):
-                change = <MemoryChange>changes[index]
+                change = <MemoryChange>PyList_GET_ITEM(changes, index)
                 self.look_once_more(change)
                 change.before, rebinds[change.place] = <MemoryChange>rebinds[change.place], change
-                graph.note_change(change)
+            if graph.launched_on is not None:
+                note_memory(graph, changes)
             self.change(graph, changes)
         except BaseException:
             for change in changes:
                 if rebinds[change.place] is change:
                     rebinds[change.place] = change.before
             raise
+        return self.keep_memory(graph, changes)
+
+    cdef bint keep_memory(self, CUDAGraph graph, list changes) except -1:
+        # The driver took all.
+        cdef MemoryChange change, before
+        cdef BoundName* bound
+        cdef Py_ssize_t index
+        cdef bint left = False
         for index in range(len(changes)):
-            change = <MemoryChange>changes[index]
+            change = <MemoryChange>PyList_GET_ITEM(changes, index)
             bound = &self.names[change.place]
             watch.note_moved(graph.capture, bound.current, bound.nbytes, change.address)
             bound.current = change.address
             before = <MemoryChange>change.before
-            left = graph.finish_change(change) or left
             if before is not None:
-                before.keeper = before.pool = None
+                if before.is_others:  # else allocators of accelrt know that replays use it
+                    left = graph.finish_change(change) or left
+                change.before = before.keeper = before.pool = None
                 self.spares[change.place] = before
             changes[index] = None
         return left
@@ -369,14 +380,12 @@ cdef class Bindings(Names):
     cdef int look_once_more(self, MemoryChange change) except -1:
         # It is as when it was read, and nobody put it to sleep.
         cdef Operand side
+        cdef object name = <object>PyTuple_GET_ITEM(self.labels, change.place)
         side.address = change.address
-        name = <object>PyTuple_GET_ITEM(<object>PyList_GET_ITEM(self.parameters, change.place), 0)
         look_again(&side, change.keeper, name)
         return watch.refuse_sleeping(change.address, name)
 
-    cdef int place_of(self, object name, int likely) except -1:
-        if likely < self.name_count and (<tuple>self.parameters[likely])[0] is name:
-            return likely
+    cdef int place_of(self, str name) except -1:
         place = self.places.get(name)
         if place is None:
             raise TypeError(f"the graph has no memory named {name!r}; it has {', '.join(self.places)}")
@@ -430,7 +439,7 @@ cdef class Bindings(Names):
         cdef int index
         self.touched_count = 0
         for each in range(len(changes)):
-            change = <MemoryChange>changes[each]
+            change = <MemoryChange>PyList_GET_ITEM(changes, each)
             bound = &self.names[change.place]
             for index in range(bound.first, bound.last):
                 word = &self.words[index]
@@ -454,6 +463,21 @@ cdef class Bindings(Names):
                 out_done[0] = index
                 break
         return code
+
+
+cdef int note_memory(CUDAGraph graph, list changes) except -1:
+    # The streams of earlier replays are told.
+    cdef MemoryChange change
+    cdef Py_ssize_t index
+    cdef uintptr_t stream
+    for handle in graph.launched_on:
+        stream = handle
+        for index in range(len(changes)):
+            change = <MemoryChange>PyList_GET_ITEM(changes, index)
+            change.is_others = note_side(change.ordinal, change.block, graph.ordinal, stream)
+            if change.is_others:
+                graph.uses_others_memory = True
+    return 0
 
 
 cdef int raise_changed() except -1:

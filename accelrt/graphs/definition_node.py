@@ -5,19 +5,16 @@ Its GraphDefinition does the work; that stands above this module (definition.py)
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from accelrt.core.arguments import checked_type
-from accelrt.errors import CudaError, refuse_copy
+from accelrt.errors import refuse_copy
 from accelrt.graphs import edits
 from accelrt.graphs.graph import CUDAGraph
 from accelrt.graphs.node_values import CHANGES, DefinitionEdge, plain_params
 
-# What a kernel node's launch is changed by.
-LAUNCH = ("kernel", "grid", "block", "shared", "args", "cluster", "cooperative", "priority")
 
-
-class DefinitionNode:
+class DefinitionNode(edits.UpdatedNode):
     """A node of a GraphDefinition, made by GraphDefinition.kernel and the other methods that add one.
 
     Attributes:
@@ -27,7 +24,7 @@ class DefinitionNode:
             "event_record", "mem_alloc", "mem_free", "conditional".
     """
 
-    __slots__ = ("__weakref__", "definition", "id", "type")
+    __slots__ = ("__weakref__",)
 
     definition: Any
     id: int
@@ -111,80 +108,19 @@ class DefinitionNode:
         condition = self.definition._condition_of(self)
         return () if condition is None else condition.bodies
 
-    def update(self, *, instance: CUDAGraph | None = None, **changes: object) -> None:
-        """Changes what the node does, in the definition or in an instance of it.
-
-        Arguments:
-            instance: CUDAGraph of GraphDefinition.instantiate: it alone is changed; launches under way are
-                left alone. None changes the definition, and so what is instantiated of it later.
-            changes: of a kernel node kernel, grid, block, shared, args, and in the definition alone cluster
-                (1 for none), cooperative, priority; of a copy dst, src, nbytes, or those of copy_3d; of a
-                fill dst, value, count, width, height, pitch; of a host node function; of a record or a wait
-                event; of a child graph.  What is not named stays.
-        Raises:
-            TypeError: the node has no such argument.
-            RuntimeError: the node is none of the graph that instance was instantiated from, or was added
-                since, or is within a child for which instance was given another graph; or another thread uses
-                that graph.
-            CudaError: the driver refused; nothing is changed, or where the graph alone refused, what was
-                instantiated of it.
-            NotSupportedError: an instance was to have another cluster, cooperative or priority.
-        """
-        definition = self.definition
-        graph: CUDAGraph = definition._graph
-        if instance is not None and not edits.is_instance(instance, graph):
-            raise RuntimeError(f"{self!r} is no node of the graph that the instance was instantiated from")
-        target = graph if instance is None else instance
-        try:
-            if self.type == "kernel":
-                self._launch_anew(target, definition, changes)
-            else:
-                self._change(target, definition, changes)
-        except CudaError as error:
-            if definition._owner is None or instance is None:
-                raise
-            raise type(error)(
-                f"{error}; {self!r} is in a body or a child, whose nodes this driver changes in no instance: "
-                "change the definition's, and call instance.update(definition.graph)",
-                error.code, error.name, error.call,
-            ) from error  # fmt: skip
-
-    def _refuse_names(self, changes: dict[str, Any], arguments: tuple[str, ...]) -> None:
-        """Raises TypeError where names of changes are none of the node's arguments, or the one that it has to
-        be given is missing."""
-        unknown = [name for name in changes if name not in arguments]
-        if unknown:
-            raise TypeError(
-                f"a {self.type} node has no such argument: {', '.join(unknown)}; it has "
-                + ", ".join(arguments)
-            ) from None
-        if not changes:
-            raise TypeError(f"nothing was given for a {self.type} node; pass {arguments[0]}=") from None
-
-    def _launch_anew(self, target: CUDAGraph, definition: Any, changes: dict[str, Any]) -> None:
-        try:
-            if definition._owner is None:
-                target.set_kernel_node_params(cast(Any, self), **changes)
-            else:
-                edits.change_kernel_within(target, definition, self, **changes)
-        except TypeError:
-            self._refuse_names(changes, LAUNCH)
-            raise
-
     def _change(self, target: CUDAGraph, definition: Any, changes: dict[str, Any]) -> None:
         maker: Any = CHANGES.get(self.type)
         if maker is None:
             raise TypeError(f"{self!r} cannot be changed; remove it and add another")
         try:
-            changed = edits.changed_params(target, self.id)
-            work = maker(definition, self.params if changed is None else changed, **changes)
+            work = maker(definition, self.params, **changes)
         except TypeError:
             code = maker.__code__
             self._refuse_names(changes, code.co_varnames[2 : 2 + code.co_kwonlyargcount])
             raise
         inner = [] if self.type != "graph" or target is not definition._graph else self._inner()
         gone = [each.id for each in inner]
-        edits.change_node(target, self, work, definition, inner)
+        self._put(target, work, inner)
         definition._forget(gone)
 
     def set_enabled(self, instance: CUDAGraph, enabled: bool) -> None:

@@ -12,18 +12,22 @@ from accelrt.graphs.definition_node import DefinitionNode
 from accelrt.graphs.graph import CUDAGraph
 from accelrt.graphs.hooks import RemovableHandle
 from accelrt.graphs.node_values import AllocationParams, Condition, ConditionParams, DefinitionEdge
+from accelrt.graphs.nodes import DefinitionBase
 
 
-class DefinitionParts:
+class DefinitionParts(DefinitionBase):
     """The nodes of a GraphDefinition by their handles, with what the driver does not know of them.
 
     Those of the graphs within a whole one are with the whole one's.
     """
 
+    _graph: CUDAGraph
+    _owner: DefinitionNode | None  # that the graph is a part of
+
     def __init__(self, graph: CUDAGraph) -> None:
         self._graph, self._body = graph, 0
         self._generation = edits.generation_of(graph)
-        self._owner: DefinitionNode | None = None  # that the graph is a part of
+        self._owner = None
         # Of all nodes, those of graphs within it too.
         self._nodes: WeakValueDictionary[int, DefinitionNode] = WeakValueDictionary()
         self._names: dict[int, str] = {}

@@ -4,11 +4,14 @@ A NodeWork says what a node is to do, and keeps what it points at.  edit() calls
 other thread may use it.
 """
 cimport cython
+from cpython.dict cimport PyDict_Next
 from cpython.object cimport PyObject
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memset
 
 from accelrt.allocator.private.routes cimport retain_pool
+from accelrt.arrays.array cimport Buffer
 from accelrt.arrays.copy cimport enter_use_apart, Operand, read_operand, uses_owner, View
 from accelrt.core.arguments import checked_type
 from accelrt.core.integers cimport checked_int
@@ -22,17 +25,17 @@ from accelrt.driver.memory cimport MAX_PITCH
 from accelrt.errors import CudaError, NotSupportedError
 from accelrt.graphs.graph cimport CALLBACKS, CUDAGraph, node_id, source_of
 from accelrt.graphs.nodes cimport (
-    all_things, checked_options, fits_body, Handles, hold_pool, list_edge_data, NodeChange, note_roles, params_of,
-    params_of_instance, put_options, read_kernel_node, recorded, require_launchable, require_made, take_apart, type_name,
-    without_mark, work_of,
+    all_things, checked_options, DefinitionBase, fits_body, Handles, hold_pool, list_edge_data, NodeBase, NodeChange,
+    note_roles, params_of, params_of_instance, put_options, put_params, read_kernel_node, recorded, require_launchable,
+    require_made, take_apart, type_name, uses_of_buffer, without_mark, work_of,
 )
-from accelrt.graphs.nodes import FillParams, list_nodes
+from accelrt.graphs.nodes import CopyParams, FillParams, list_nodes
 from accelrt.kernels.kernel cimport Dimensions, Kernel, Packed, read_dimensions, read_shared
 from accelrt.memory.mempool cimport next_pool
 from accelrt.runtime.lifetimes cimport (
     GRAPH, dispose, drain, find_call, function_of, keep_side, node_call, nodes_of, Record, Side,
 )
-from accelrt.status cimport ILLEGAL_STATE, INVALID_VALUE, NOT_SUPPORTED, raise_status, refuse_copy
+from accelrt.status cimport ILLEGAL_STATE, INVALID_VALUE, NOT_SUPPORTED, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport current_of, Event, Stream
 from accelrt.runtime.access cimport Access, begin_use, end_use, end_use_of
 
@@ -88,16 +91,14 @@ cdef class NodeWork:
         view = read_operand(side, argument, role, writable)
         if side.ordinal >= 0 and side.ordinal != ordinal:
             raise ValueError(f"{role} is on device {side.ordinal}, the graph on {ordinal}")
-        record = recorded()
-        keep_side(record, side.source, argument if view is None else view, side.ordinal, side.block)
-        self.things[role] = record.kept
+        if type(argument) is Buffer:
+            self.things[role] = uses_of_buffer(<Buffer>argument, side.block)
+        else:
+            record = recorded()
+            keep_side(record, side.source, argument if view is None else view, side.ordinal, side.block)
+            self.things[role] = record.kept
         self.memory.append((argument, role))
         return side.address
-
-    def leave(self, roles: Sequence[str]) -> None:
-        """Has a node that is changed keep what it has in these roles: its addresses there are those that it had."""
-        for role in roles:
-            self.things.pop(role)
 
     cdef int hold_child(self) except -1:
         # Until release_child no other thread changes or drops the graph that becomes a child.
@@ -185,6 +186,19 @@ cdef class NodeWork:
 
     cdef int put(self, uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, list after,
                  uintptr_t* out_node) except -1:
+        cdef int code = 0
+        if node == 0:
+            return self.add(graph, ordinal, after, out_node)
+        if self.is_governed and not fits_body(self.params.type, self.params.graph):
+            code = NOT_SUPPORTED
+        with nogil:
+            if code == 0:
+                code = registry.active().graph_node_set(ordinal, graph, exec_, node, &self.params)
+        if code:
+            raise_status(code, "graph_node_set", self.described(graph), refusal_of(self, exec_, code))
+        return 0
+
+    cdef int add(self, uintptr_t graph, int ordinal, list after, uintptr_t* out_node) except -1:
         cdef Handles places = handles_of(after or [])
         cdef size_t count = len(after or ())
         cdef Handles bodies = Handles(self.params.count)
@@ -193,17 +207,12 @@ cdef class NodeWork:
         if self.is_governed and not fits_body(self.params.type, self.params.graph):
             code = NOT_SUPPORTED
         with nogil:
-            if code:
-                pass
-            elif node:
-                code = registry.active().graph_node_set(ordinal, graph, exec_, node, &self.params)
-            else:
+            if code == 0:
                 code = registry.active().graph_node_add(ordinal, graph, count, places.array, &self.params, out_node)
         self.params.bodies = NULL
         self.bodies = [bodies.array[count] for count in range(self.params.count)]
         if code:
-            raise_status(code, "graph_node_set" if node else "graph_node_add", self.described(graph),
-                         refusal_of(self, exec_, code))
+            raise_status(code, "graph_node_add", self.described(graph), refusal_of(self, 0, code))
         if self.options is not None:
             try:
                 put_options(graph, out_node[0], self.options)
@@ -264,8 +273,9 @@ cdef uintptr_t handle_of(object node) except 0:
     return handle
 
 
-cdef uintptr_t part_handle(CUDAGraph graph, object part, uintptr_t whole) except 0:
+cdef uintptr_t part_handle(CUDAGraph graph, object definition, uintptr_t whole) except 0:
     # The driver's graph of a GraphDefinition: of one that a node owns, what it owns now.
+    cdef DefinitionBase part = <DefinitionBase?>definition
     cdef NodeParams params
     cdef uintptr_t owner, node
     cdef int code
@@ -298,7 +308,7 @@ cdef size_t span(object value, str name, size_t limit) except? 0:
 
 def copy_work(int ordinal, dst: object, src: object, nbytes: object, dst_offset: object, src_offset: object) -> NodeWork:
     """Describes a copy of nbytes, or None for as many as both sides have; a side is memory or an address."""
-    cdef NodeWork work = NodeWork()
+    cdef NodeWork work = NodeWork.__new__(NodeWork)
     cdef size_t to = 0, origin = 0, left
     work.read(&work.dst, dst, "dst", ordinal, True)
     work.read(&work.src, src, "src", ordinal, False)
@@ -350,11 +360,15 @@ cdef int check_rows(const NodeParams* params, str name, tuple pitches, size_t ro
     return 0
 
 
+cdef unsigned int checked_value(object value, int element) except? 0:
+    return checked_int(value, "value", 0, (<uint64_t>1 << 8 * element) - 1, f"an element of {element} bytes")
+
+
 def fill_work(
     int ordinal, dst: object, value: object, count: object, width: object, offset: object, height: object, pitch: object,
 ) -> NodeWork:
     """Describes a fill of rows of count elements of width bytes; a count of None is all of one row."""
-    cdef NodeWork work = NodeWork()
+    cdef NodeWork work = NodeWork.__new__(NodeWork)
     cdef size_t skip, room, elements
     work.read(&work.dst, dst, "dst", ordinal, True)
     if not work.dst.ordered:
@@ -377,7 +391,7 @@ def fill_work(
     if (rows - 1) * step + elements * element > room:
         raise ValueError(f"the rows take {(rows - 1) * step + elements * element} bytes of dst, which has {room} there")
     work.params.dst, work.params.element = work.dst.address + skip, element
-    work.params.value = checked_int(value, "value", 0, (1 << 8 * element) - 1, f"an element of {element} bytes")
+    work.params.value = checked_value(value, element)
     work.params.width, work.params.height = elements, rows
     work.params.dst_pitch = step if rows > 1 else 0
     return work
@@ -581,30 +595,37 @@ def add_node_here(
 
 
 cdef int put_change(
-    CUDAGraph changed, uintptr_t graph, object part, uintptr_t node, NodeWork work, NodeChange change
+    CUDAGraph changed, uintptr_t graph, object part, uintptr_t handle, NodeWork work, NodeChange change
 ) except -1:
-    # Fills made.
+    # Fills the change.
+    cdef object node = handle
     cdef uintptr_t exec_ = changed.exec_
     cdef bint own = changed.source is None
     cdef bint begun = False
     cdef NodeChange before = changed.changes.get(node)
-    cdef dict roles = dict(work.things) if before is None else {**before.roles, **work.things}
     cdef list gone = []
     if exec_ and work.params.type in (NODE_HOST, NODE_CHILD):
         gone = called_by(changed, graph, node, before)
-    change.kernel, change.roles = None, roles
-    change.work, change.former = (None, work_of(graph, node)) if own else (params_of(&work.params), None)
-    change.is_apart = change.work is not None
-    change.things = list(roles.values())
+    change.kernel = None
+    if before is not None and not work.things:
+        change.roles, change.things = before.roles, before.things
+    else:
+        change.roles = dict(work.things) if before is None else {**before.roles, **work.things}
+        change.things = list(change.roles.values())
+    if own:
+        change.former = work_of(graph, handle)
+    else:
+        change.params, change.is_apart = work.params, work.params.type in (NODE_COPY, NODE_FILL)
     try:
         changed.keep_change(node, change, before)
         if exec_:
-            work.call(graph, exec_, node, changed.ordinal, None, NULL)
+            work.call(graph, exec_, handle, changed.ordinal, None, NULL)
             begun = True
-            for role in work.things:
-                change_calls(changed, part, node, gone, nodes_of(work.things[role]))
+            if work.params.type not in (NODE_COPY, NODE_FILL):  # which run none
+                for role in work.things:
+                    change_calls(changed, part, node, gone, nodes_of(work.things[role]))
         if own:
-            work.call(graph, 0, node, changed.ordinal, None, NULL)
+            work.call(graph, 0, handle, changed.ordinal, None, NULL)
     except BaseException:
         if not begun:  # else the instance does the new work, and what both use is kept
             changed.undo_change(node, change)
@@ -966,22 +987,7 @@ def read_kernel_within(
     return read_launch(graph, handle_of(asked), changed)
 
 
-def change_kernel_within(
-    CUDAGraph graph not None, part: object, changed: object, *, kernel: object = None, grid: object = None,
-    block: object = None, shared: object = None, args: object = None, cluster: object = None, cooperative: object = None,
-    priority: object = None,
-) -> None:
-    """Changes what such a node launches, in the graph, or in what is instantiated of another's; None leaves it."""
-    cdef CUDAGraph source = source_of(graph)
-    options = checked_options(cluster, cooperative, priority)
-    with cython.critical_section(graph, source):
-        require_own_child(graph, part)
-        graph.change_kernel(
-            source, part_handle(source, part, graph.node_graph()), handle_of(changed), kernel, grid, block, shared, args,
-            options)
-
-
-cdef int require_own_child(CUDAGraph graph, object part) except -1:
+cdef int require_own_child(CUDAGraph graph, DefinitionBase part) except -1:
     # An instance that was given another graph for a child does not have the nodes of the definition's there.
     cdef NodeChange change
     while graph.source is not None and part._owner is not None:
@@ -996,6 +1002,10 @@ cdef int require_own_child(CUDAGraph graph, object part) except -1:
 
 def is_instance(CUDAGraph instance not None, CUDAGraph graph not None) -> bool:
     """Tells whether one was instantiated from the other's nodes."""
+    return is_made_of(instance, graph)
+
+
+cdef bint is_made_of(CUDAGraph instance, CUDAGraph graph) noexcept:
     return instance.exec_ != 0 and (instance is graph or (
         instance.source is graph and instance.source_generation == graph.generation))
 
@@ -1003,12 +1013,6 @@ def is_instance(CUDAGraph instance not None, CUDAGraph graph not None) -> bool:
 def generation_of(CUDAGraph graph not None) -> int:
     """Counts the graphs that a CUDAGraph let go of, of which no node or body is known any more."""
     return graph.generation
-
-
-def changed_params(CUDAGraph graph not None, node: int) -> object:
-    """CopyParams or FillParams of an instance's node where the graph's has others, or may have; else None."""
-    with cython.critical_section(graph):
-        return params_in_instance(graph, node)
 
 
 cdef object params_in_instance(CUDAGraph graph, object node):
@@ -1023,14 +1027,13 @@ cdef object params_in_instance(CUDAGraph graph, object node):
     return params_of_instance(change, graph.past, node) if work is None else work
 
 
-def change_node(
-    CUDAGraph graph not None, changed: object, NodeWork work not None, part: object, inner: Sequence[object],
-) -> None:
-    """Changes what a node of a GraphDefinition that is no kernel does: in the graph, where it is this one's, and in what
-    is instantiated.  The inner nodes, of the graph that it owned, are gone then."""
+cdef int change_node(CUDAGraph graph, object changed, NodeWork work, object part, inner) except -1:
+    # Changes what a node of a GraphDefinition that is no kernel does: in the graph, where it is this one's, and in what
+    # is instantiated.  The inner nodes, of the graph that it owned, are gone then.
     cdef NodeChange change = NodeChange.__new__(NodeChange)
     cdef CUDAGraph source = source_of(graph)
-    cdef uintptr_t handle, node
+    cdef uintptr_t handle
+    cdef object node
     cdef bint left = False
     with cython.critical_section(graph, source):
         handle = part_handle(source, part, graph.node_graph())
@@ -1046,7 +1049,7 @@ def change_node(
         try:
             work.hold_child()
             try:
-                left = put_change(graph, handle, part, node, work, change) > 0
+                left = put_change(graph, handle, part, <uintptr_t>node, work, change) > 0
                 if source is graph:
                     if work.sources:
                         work.things = {"child": spread(handle, node, work, graph.by_node)}
@@ -1064,6 +1067,7 @@ def change_node(
             graph.rare = graph.rare & ~CALLBACKS | CALLBACKS * (len(graph.calls) > 0)
     if left:
         drain()
+    return 0
 
 
 def switch_node(CUDAGraph graph not None, switched: object, enable: bool | None) -> bool:
@@ -1080,7 +1084,7 @@ def switch_node(CUDAGraph graph not None, switched: object, enable: bool | None)
         graph.require_unreplayed()
         work = None if enable else params_in_instance(graph, node)
         if isinstance(work, FillParams):
-            put_fill(work, &params)
+            put_params(work, &params)
             had = &params
         graph.begin_change()
         source.uses += 1
@@ -1098,12 +1102,6 @@ def switch_node(CUDAGraph graph not None, switched: object, enable: bool | None)
                      if code == INVALID_VALUE else "a fill of several rows cannot be left out; give it other memory by "
                      "update(instance=graph, dst=...)" if code == NOT_SUPPORTED else "")
     return enabled != 0
-
-
-cdef void put_fill(object work, NodeParams* params):
-    memset(params, 0, sizeof(NodeParams))
-    params.type, params.depth = NODE_FILL, 1
-    params.dst, params.value, params.element, params.width, params.height, params.dst_pitch = work
 
 
 def params_to_bind(
@@ -1137,3 +1135,244 @@ cdef object read_launch(uintptr_t graph, uintptr_t node, CUDAGraph source):
         return read_kernel_node(graph, node, source.own_kernels(), source.changes.get(node))
     except CudaError:
         return None
+
+
+# --- changes of nodes, by name -----------------------------------------------------------------------------------------
+
+# What the arguments of update() are by the node's type; CHANGES of graphs/node_values.py has the other types.
+cdef tuple LAUNCH = ("kernel", "grid", "block", "shared", "args", "cluster", "cooperative", "priority")
+cdef tuple COPY = ("dst", "src", "nbytes", "width", "height", "depth", "dst_pitch", "dst_lines", "src_pitch", "src_lines",
+                   "dst_offset", "src_offset")
+cdef tuple FILL = ("dst", "value", "count", "width", "height", "pitch", "offset")
+
+cdef enum:
+    MOST_NAMES = 12  # of a copy
+
+ctypedef PyObject* Value  # what an argument is changed to, borrowed; NULL: it is not named
+
+
+cdef int read_changes(dict changes, tuple names, Value* out_values) except -1:
+    # Fills in what each of the names is changed to; answers whether all changes are of these names.
+    cdef Py_ssize_t entry = 0, index, count = PyTuple_GET_SIZE(names)
+    cdef PyObject* name
+    cdef PyObject* value
+    memset(out_values, 0, count * sizeof(Value))
+    while PyDict_Next(changes, &entry, &name, &value):
+        index = 0
+        while index < count and <PyObject*>PyTuple_GET_ITEM(names, index) != name:  # as written in code they are one object
+            index += 1
+        if index == count and <str>name in names:
+            index = names.index(<str>name)
+        if index == count:
+            return False
+        out_values[index] = value
+    return True
+
+
+cdef class UpdatedNode(NodeBase):
+    """Base of DefinitionNode: changes of the node alone."""
+
+    def update(self, *, instance: CUDAGraph | None = None, **changes: object) -> None:
+        """Changes what the node does, in the definition or in an instance of it.
+
+        Arguments:
+            instance: CUDAGraph of GraphDefinition.instantiate: it alone is changed; launches under way are
+                left alone. None changes the definition, and so what is instantiated of it later.
+            changes: of a kernel node kernel, grid, block, shared, args, and in the definition alone cluster
+                (1 for none), cooperative, priority; of a copy dst, src, nbytes, or those of copy_3d; of a
+                fill dst, value, count, width, height, pitch; of a host node function; of a record or a wait
+                event; of a child graph.  What is not named stays.
+        Raises:
+            TypeError: the node has no such argument.
+            RuntimeError: the node is none of the graph that instance was instantiated from, or was added
+                since, or is within a child for which instance was given another graph; or another thread uses
+                that graph.
+            CudaError: the driver refused; nothing is changed, or where the graph alone refused, what was
+                instantiated of it.
+            NotSupportedError: an instance was to have another cluster, cooperative or priority.
+        """
+        cdef DefinitionBase definition = self.definition
+        cdef CUDAGraph graph, target
+        if definition is None:
+            refuse_unmade(self)
+        graph = target = definition._graph
+        if instance is not None:
+            if not (is_made_of(instance, graph) if isinstance(instance, CUDAGraph) else is_instance(instance, graph)):
+                raise RuntimeError(f"{self!r} is no node of the graph that the instance was instantiated from")
+            target = instance
+        try:
+            if self.type == "kernel":
+                self.change_launch(target, definition, changes)
+            elif self.type == "memcpy" or self.type == "memset":
+                self.change_memory(target, definition, changes)
+            else:
+                self._change(target, definition, changes)
+        except CudaError as error:
+            if definition._owner is None or instance is None:
+                raise
+            raise type(error)(
+                f"{error}; {self!r} is in a body or a child, whose nodes this driver changes in no instance: "
+                "change the definition's, and call instance.update(definition.graph)",
+                error.code, error.name, error.call,
+            ) from error
+
+    def _change(self, target: CUDAGraph, definition: object, changes: dict[str, object]) -> None:
+        """Changes a node that is neither a kernel nor a copy nor a fill."""
+        raise TypeError(f"{self!r} cannot be changed; remove it and add another")
+
+    def _put(self, CUDAGraph target not None, NodeWork work not None, inner: Sequence[object]) -> None:
+        """Has such a node do other work; the inner nodes, of the graph that it owned, are gone then."""
+        if self.definition is None:
+            refuse_unmade(self)
+        change_node(target, self, work, self.definition, inner)
+
+    def _refuse_names(self, changes: dict[str, object], arguments: Sequence[str]) -> None:
+        """Raises TypeError where names of changes are none of the node's arguments, or the one that it has to be given is
+        missing."""
+        unknown = [name for name in changes if name not in arguments]
+        if unknown:
+            raise TypeError(
+                f"a {self.type} node has no such argument: {', '.join(unknown)}; it has " + ", ".join(arguments)
+            ) from None
+        if not changes:
+            raise TypeError(f"nothing was given for a {self.type} node; pass {arguments[0]}=") from None
+
+    cdef int change_launch(self, CUDAGraph target, DefinitionBase definition, dict changes) except -1:
+        cdef Value[MOST_NAMES] to
+        cdef CUDAGraph source
+        cdef uintptr_t graph, node
+        if not read_changes(changes, LAUNCH, to):
+            self._refuse_names(changes, LAUNCH)
+        source = source_of(target)
+        options = checked_options(unless_null(to[5]), unless_null(to[6]), unless_null(to[7]))
+        with cython.critical_section(target, source):
+            if definition._owner is None:
+                node = node_id(self)
+                graph = target.node_graph()
+            else:
+                require_own_child(target, definition)
+                graph = part_handle(source, definition, target.node_graph())
+                node = handle_of(self)
+            target.change_kernel(source, graph, node, node != 0, unless_null(to[0]), unless_null(to[1]), unless_null(to[2]),
+                                 unless_null(to[3]), unless_null(to[4]), options)
+        return 0
+
+    cdef int change_memory(self, CUDAGraph target, DefinitionBase definition, dict changes) except -1:
+        cdef NodeParams now
+        cdef NodeWork work
+        cdef bint copies = self.type == "memcpy"
+        cdef Value[MOST_NAMES] to
+        self.read_now(target, &now)
+        if not read_changes(changes, COPY if copies else FILL, to):
+            self._refuse_names(changes, COPY if copies else FILL)
+        try:
+            work = copy_anew(target.ordinal, &now, to) if copies else fill_anew(target.ordinal, &now, to)
+        except TypeError:
+            self._refuse_names(changes, COPY if copies else FILL)
+            raise
+        return change_node(target, self, work, definition, ())
+
+    cdef int read_now(self, CUDAGraph target, NodeParams* out_now) except -1:
+        # What a copy or a fill does.
+        cdef NodeChange change = None
+        cdef object work, node = self.id
+        with cython.critical_section(target):
+            if target.source is not None and target.bound is None and target.changes is not None:
+                change = target.changes.get(node)
+            if change is not None and change.is_apart and change.params.type == (
+                    NODE_COPY if self.type == "memcpy" else NODE_FILL):
+                out_now[0] = change.params
+                return 0
+            work = params_in_instance(target, node)
+        if not isinstance(work, CopyParams if self.type == "memcpy" else FillParams):
+            work = self.params
+        return put_params(work, out_now)
+
+
+cdef object unless_null(Value new):
+    return None if new == NULL else <object>new
+
+
+cdef bint is_given(Value new) noexcept:
+    return new != NULL and new != <PyObject*>None
+
+
+cdef bint is_any_given(const Value* to, int first, int end) noexcept:
+    cdef int index
+    for index in range(first, end):
+        if is_given(to[index]):
+            return True
+    return False
+
+
+cdef object unless_none(Value new, size_t now):
+    # What a change names, or what there is where it names nothing.
+    return <object>new if is_given(new) else now
+
+
+cdef object unless_zero(Value new, size_t now):
+    # Of what 0 stands for None.
+    return <object>new if is_given(new) else now or None
+
+
+cdef object offset_of(Value new):
+    return 0 if new == NULL else <object>new
+
+
+cdef NodeWork copy_anew(int ordinal, const NodeParams* now, const Value* to):
+    # A copy node's copy with some of it changed: to are those of COPY.
+    cdef NodeWork work
+    if now.height == 1 and now.depth == 1 and not is_any_given(to, 2, 10) and to[10] == NULL and to[11] == NULL:
+        return other_side(ordinal, now, unless_null(to[0]), unless_null(to[1]))
+    dst, src = unless_none(to[0], now.dst), unless_none(to[1], now.src)
+    size = <object>to[2] if is_given(to[2]) else unless_none(to[3], now.width)
+    rows, slices = unless_none(to[4], now.height), unless_none(to[5], now.depth)
+    if rows == slices == 1:
+        work = copy_work(ordinal, dst, src, size, offset_of(to[10]), offset_of(to[11]))
+    else:
+        work = copy_3d_work(
+            ordinal, dst, src, (size, rows, slices),
+            (unless_zero(to[6], now.dst_pitch), unless_zero(to[7], now.dst_lines)),
+            (unless_zero(to[8], now.src_pitch), unless_zero(to[9], now.src_lines)), offset_of(to[10]), offset_of(to[11]))
+    if not is_given(to[0]):
+        del work.things["dst"]  # the node keeps what it has, as it has its address
+    if not is_given(to[1]):
+        del work.things["src"]
+    return work
+
+
+cdef NodeWork other_side(int ordinal, const NodeParams* now, object dst, object src):
+    # The same of a row of bytes; None leaves a side as it is.
+    cdef NodeWork work = NodeWork.__new__(NodeWork)
+    cdef size_t room = ANY_BYTES
+    work.params = now[0]
+    work.params.dst_pitch = work.params.dst_lines = work.params.src_pitch = work.params.src_lines = 0
+    work.params.sides = 0
+    if dst is not None:
+        work.params.dst, room = work.read(&work.dst, dst, "dst", ordinal, True), work.dst.nbytes
+    if src is not None:
+        work.params.src, room = work.read(&work.src, src, "src", ordinal, False), min(room, work.src.nbytes)
+    if now.width > room:
+        checked_int(now.width, "nbytes", 1, room, "the bytes to copy, within both sides")
+    return work
+
+
+cdef NodeWork fill_anew(int ordinal, const NodeParams* now, const Value* to):
+    # A fill node's fill with some of it changed: to are those of FILL.
+    cdef NodeWork work
+    if now.height == 1 and not is_any_given(to, 2, 6) and to[6] == NULL:
+        work = NodeWork.__new__(NodeWork)
+        work.params = now[0]
+        work.params.dst_pitch, work.dst.ordered, work.dst.nbytes = 0, True, ANY_BYTES
+        if is_given(to[0]):
+            work.params.dst = work.read(&work.dst, <object>to[0], "dst", ordinal, True)
+        if work.dst.ordered and now.width <= work.dst.nbytes // <size_t>now.element:
+            if is_given(to[1]):
+                work.params.value = checked_value(<object>to[1], now.element)
+            return work
+    work = fill_work(ordinal, unless_none(to[0], now.dst), unless_none(to[1], now.value), unless_none(to[2], now.width),
+                     unless_none(to[3], now.element), offset_of(to[6]), unless_none(to[4], now.height),
+                     unless_zero(to[5], now.dst_pitch))
+    if not is_given(to[0]):
+        del work.things["dst"]
+    return work

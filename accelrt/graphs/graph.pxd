@@ -90,8 +90,9 @@ cdef class CUDAGraph:
     cdef int open_on(self, Stream stream) except -1
     cdef int keep(self, list kept) except -1
     cdef dict own_kernels(self)
-    cdef int change_kernel(self, CUDAGraph source, uintptr_t graph, uintptr_t handle, object kernel, object grid,
-                           object block, object shared, object args, tuple options) except -1
+    # is_there: the node is known to be a kernel node that is still in the graph.
+    cdef int change_kernel(self, CUDAGraph source, uintptr_t graph, uintptr_t handle, bint is_there, object kernel,
+                           object grid, object block, object shared, object args, tuple options) except -1
     cdef int note_change(self, Change change) except -1
     cdef int keep_change(self, object node, NodeChange change, NodeChange before) except -1
     cdef bint finish_change(self, Change change) except -1

@@ -22,8 +22,8 @@ from accelrt.errors import ArgumentError, CaptureError
 from accelrt.graphs.hooks import add_hook, run_hooks, run_last_hooks
 from accelrt.graphs.nodes cimport (
     all_things, begin_past, calls_within, Change, change_kernel_node, checked_options, instance_hint, instantiate,
-    instantiate_anew, kernels_in, launch_hint, Names, NodeChange, note_past, note_roles, read_kernel_node, record_capture,
-    refuse_asleep, require_made, update_exec,
+    instantiate_anew, kernels_in, launch_hint, Names, NodeBase, NodeChange, note_past, note_roles,
+    read_kernel_node, record_capture, refuse_asleep, require_made, update_exec,
 )
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
 from accelrt.kernels.kernel cimport Kernel
@@ -86,12 +86,12 @@ cdef uintptr_t node_id(object node) except? 0:
     # It may be a node of a definition too, whose id is 0 once it was taken out.
     if type(node) is GraphNode:
         return checked_address_int((<tuple>node)[0], "node")
-    definition = getattr(node, "definition", None)
-    generation = getattr(definition, "_generation", None)
-    if generation is not None and generation != (<CUDAGraph?>definition._graph).generation:
+    if not isinstance(node, NodeBase) or (<NodeBase>node).definition is None:
+        return checked_address_int(node if isinstance(node, int) else getattr(node, "id", node), "node")
+    if (<NodeBase>node).definition._generation != (<CUDAGraph?>(<NodeBase>node).definition._graph).generation:
         raise RuntimeError("the node's graph is gone: its CUDAGraph was reset or updated since; make another "
                            "GraphDefinition")
-    return checked_address_int(node if isinstance(node, int) else getattr(node, "id", node), "node")
+    return (<NodeBase>node).id
 
 
 cdef void tell_dropped(list hooks) noexcept:
@@ -929,10 +929,10 @@ cdef class CUDAGraph:
         cdef CUDAGraph source = source_of(self)
         options, handle = checked_options(cluster, cooperative, priority), node_id(node)
         with cython.critical_section(self, source):
-            self.change_kernel(source, self.node_graph(), handle, kernel, grid, block, shared, args, options)
+            self.change_kernel(source, self.node_graph(), handle, False, kernel, grid, block, shared, args, options)
 
-    cdef int change_kernel(self, CUDAGraph source, uintptr_t graph, uintptr_t handle, object kernel, object grid,
-                           object block, object shared, object args, tuple options) except -1:
+    cdef int change_kernel(self, CUDAGraph source, uintptr_t graph, uintptr_t handle, bint is_there, object kernel,
+                           object grid, object block, object shared, object args, tuple options) except -1:
         # In the critical sections of both.  The node is of the source, which may be this graph, or of a part of it.
         cdef NodeChange change = NodeChange.__new__(NodeChange), before
         cdef bint apart = source is not self, begun = False, left = False
@@ -946,7 +946,7 @@ cdef class CUDAGraph:
             before = None if self.changes is None else self.changes.get(node)
             change_kernel_node(graph, self.exec_, handle, self.ordinal, self.capture, self.own_kernels(), before, change,
                                &begun, kernel, grid, block, shared, args, options, self.past if apart else None,
-                               not apart and bool(self.pasts), self.bound)
+                               not apart and bool(self.pasts), self.bound, is_there)
             self.keep_change(node, change, before)
             if not apart and self.by_node is not None:
                 note_roles(self.by_node, node, {"change": change.uses()})

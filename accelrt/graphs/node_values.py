@@ -14,10 +14,7 @@ from accelrt.errors import refuse_copy
 from accelrt.graphs.edits import (
     EDGE_KINDS,
     NodeWork,
-    copy_3d_work,
-    copy_work,
     event_work,
-    fill_work,
     host_work,
 )
 from accelrt.graphs.graph import CUDAGraph
@@ -163,50 +160,6 @@ def plain_params(kind: str, params: Any) -> dict[str, Any]:
     return {"address": params} if kind == "mem_free" else {}
 
 
-def unless_none(new: Any, now: Any) -> Any:
-    """Returns what a change names, or what there is now where it names nothing."""
-    return now if new is None else new
-
-
-def change_copy(
-    definition: Any, now: CopyParams, *, dst: Any = None, src: Any = None, nbytes: int | None = None,
-    width: int | None = None, height: int | None = None, depth: int | None = None, dst_pitch: int | None =
-        None,
-    dst_lines: int | None = None, src_pitch: int | None = None, src_lines: int | None = None, dst_offset: int
-        = 0,
-    src_offset: int = 0,
-) -> NodeWork:  # fmt: skip
-    """Describes a copy node's copy with some of it changed."""
-    to, origin = unless_none(dst, now.dst), unless_none(src, now.src)
-    size = unless_none(nbytes, unless_none(width, now.width))
-    rows, slices = unless_none(height, now.height), unless_none(depth, now.depth)
-    if rows == slices == 1:
-        work = copy_work(definition.device_index, to, origin, size, dst_offset, src_offset)
-    else:
-        work = copy_3d_work(
-            definition.device_index, to, origin, (size, rows, slices),
-            (unless_none(dst_pitch, now.dst_pitch or None), unless_none(dst_lines, now.dst_lines or None)),
-            (unless_none(src_pitch, now.src_pitch or None), unless_none(src_lines, now.src_lines or None)),
-            dst_offset, src_offset,
-        )  # fmt: skip
-    work.leave([role for role, side in (("dst", dst), ("src", src)) if side is None])
-    return work
-
-
-def change_fill(
-    definition: Any, now: FillParams, *, dst: Any = None, value: int | None = None, count: int | None = None,
-    width: int | None = None, height: int | None = None, pitch: int | None = None, offset: int = 0,
-) -> NodeWork:  # fmt: skip
-    """Describes a fill node's fill with some of it changed."""
-    work = fill_work(
-        definition.device_index, unless_none(dst, now.dst), unless_none(value, now.value),
-        unless_none(count, now.elements), unless_none(width, now.width), offset,
-        unless_none(height, now.height), unless_none(pitch, now.pitch or None),
-    )  # fmt: skip
-    work.leave(["dst"] if dst is None else [])
-    return work
-
-
 def change_host(definition: Any, now: object, *, function: Any) -> NodeWork:
     """Describes a host node's call of another function."""
     return host_work(definition.device_index, function)
@@ -229,8 +182,6 @@ def change_child(definition: Any, now: object, *, graph: object) -> NodeWork:
 
 
 CHANGES: dict[str, Callable[..., NodeWork]] = {
-    "memcpy": change_copy,
-    "memset": change_fill,
     "host": change_host,
     "event_record": change_record,
     "wait_event": change_wait,

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint64_t, uintptr_t
 
+from accelrt.arrays.array cimport Buffer
 from accelrt.driver.node_params cimport NodeParams
 from accelrt.kernels.kernel cimport Dimensions, Kernel
 from accelrt.runtime.lifetimes cimport PoolUse, Record
@@ -35,7 +36,7 @@ cdef class NodeChange(Change):
     cdef Kernel kernel       # None of a node of another kind
     cdef dict roles          # of another kind: role -> list of what it uses
     cdef bint is_apart       # it is an instance's alone, whose graph has other params:
-    cdef object work         # CopyParams or FillParams; or None of a kernel node, which has
+    cdef NodeParams params   # of a copy or a fill; a kernel node has
     cdef Dimensions size     # these, with kernel
     cdef tuple values        # and these arguments as bytes; or None where nobody knows their sizes
     cdef object former       # those of the graph's node before, until keep_change has them; or None
@@ -66,6 +67,20 @@ cdef class NodePast:
     cdef dict params         # handle -> what the node did until it was first changed since the instances were made
     cdef object __weakref__
 
+# What is looked up whenever a node is changed.
+cdef class DefinitionBase:       # of GraphDefinition
+    cdef public object _graph    # CUDAGraph
+    cdef public object _owner    # DefinitionNode that the graph is a part of, or None
+    cdef public uintptr_t _body  # the driver's graph of a condition's body; else 0
+    cdef public uint64_t _generation  # of the CUDAGraph's graphs, the one that it is of
+
+
+cdef class NodeBase:             # of DefinitionNode
+    cdef public DefinitionBase definition
+    cdef public uintptr_t id     # 0 once it was taken out
+    cdef public str type
+
+
 cdef class HeldPool(PoolUse):
     cdef bint is_held    # this is one of the pool's uses
     cdef object __weakref__
@@ -86,6 +101,7 @@ cdef int require_made(dict made_by_hand, dict instantiated, object node) except 
 # What an instance's node does where it may not be what the graph's does now; else None.  change: the instance's, or None.
 cdef object params_of_instance(NodeChange change, NodePast past, object node)
 cdef object params_of(const NodeParams* params)  # of a copy or a fill; None of the rest
+cdef int put_params(object work, NodeParams* params) except -1  # of CopyParams or FillParams
 cdef object work_of(uintptr_t graph, uintptr_t node)  # the same of a node of a driver's graph
 cdef dict calls_within(uintptr_t graph, list calls)  # handles of children in a driver's graph -> those that they run
 cdef list list_edge_data(uintptr_t graph)  # (id, id of the node after it, type, port that it is from), in the driver's order
@@ -93,17 +109,18 @@ cdef tuple read_arguments(uintptr_t function, const void** values)  # as bytes; 
 cdef void** copy_arguments(uintptr_t function, void** values) except? NULL  # a kernel's, in one block to be freed
 cdef bint fits_body(int type_, uintptr_t child) except -1  # whether a body of a condition may hold such a node
 cdef Record recorded()        # of no capture
+cdef list uses_of_buffer(Buffer buffer, uintptr_t address)  # what keep_side has such a Record keep of one
 cdef dict kernels_in(list kept)  # by the driver's handle
 # KernelParams of a kernel node; kernels: those of the graph's capture; change: the node's last one, or None
 cdef object read_kernel_node(uintptr_t graph, uintptr_t node, dict kernels, NodeChange change)
 # Changes a node of an instance, unless exec_ is 0, and of the graph, unless it is another's, as past says; None leaves
-# what there is.  change is the node's last one, or None; `after` is filled.  Where it raises and out_begun is set,
-# the instance launches the new values nevertheless.  tells: other instances are told what the node did.  bound: names of the
-# instance's memory, or None.
+# what there is.  is_there: it is known to be a kernel node that is still in the graph.  change is the node's last one, or
+# None; `after` is filled.  Where it raises and out_begun is set, the instance launches the new values nevertheless.  tells:
+# other instances are told what the node did.  bound: names of the instance's memory, or None.
 cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, uint64_t capture, dict kernels,
                             NodeChange change, NodeChange after, bint* out_begun, object kernel, object grid, object block,
                             object shared, object arguments, tuple options, NodePast past, bint tells,
-                            Names bound) except -1
+                            Names bound, bint is_there) except -1
 # (cluster, cooperative, priority) of a kernel node; None leaves one as it is, and where all are None it is None.
 cdef tuple checked_options(object cluster, object cooperative, object priority)
 cdef int put_options(uintptr_t graph, uintptr_t node, tuple options) except -1

@@ -1,6 +1,9 @@
 """Nodes of graphs, which may be changed between replays; and graphs for code without Python."""
 import os
 from collections import namedtuple
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
 from cpython.weakref cimport PyWeakref_NewRef
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
@@ -9,6 +12,7 @@ from libc.string cimport memcpy, memset
 from accelrt.allocator.private.routes cimport (
     begin_capture_on, end_capture, expect_idle, hide_replays, release_pool, retain_pool,
 )
+from accelrt.arrays.array cimport Buffer, load_live, load_ptr
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.integers cimport checked_int
 from accelrt.core.locks cimport add_count, spin_lock, spin_unlock
@@ -29,7 +33,7 @@ from accelrt.kernels.kernel cimport (
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport (
     GRAPH, GRAPH_EXEC, dispose_capture, drain_too, end_capture as end_on_driver, end_capture_again, find_call,
-    follow_capture, give_back, note_side, note_sides, open_capture, PoolUse, Record, Side, Sleeper,
+    follow_capture, give_back, note_side, note_sides, open_capture, pool_of, PoolUse, Record, Side, side_ordinal, Sleeper,
 )
 from accelrt.status cimport (
     FORKED, GRAPH_UPDATE_FAILURE, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, NO_HOST_MEMORY, SLEEPING,
@@ -256,6 +260,18 @@ cdef object params_of(const NodeParams* params):
     return None
 
 
+cdef int put_params(object work, NodeParams* params) except -1:
+    memset(params, 0, sizeof(NodeParams))
+    if isinstance(work, FillParams):
+        params.type, params.depth = NODE_FILL, 1
+        params.dst, params.value, params.element, params.width, params.height, params.dst_pitch = work
+    else:
+        params.type = NODE_COPY
+        (params.dst, params.src, params.width, params.height, params.depth, params.dst_pitch, params.dst_lines,
+         params.src_pitch, params.src_lines) = work
+    return 0
+
+
 cdef object work_of(uintptr_t graph, uintptr_t node):
     cdef NodeParams params
     return params_of(&params) if registry.active().graph_node_params(graph, node, &params) == 0 else None
@@ -356,25 +372,43 @@ cdef class NodeChange(Change):
         return 0
 
     cdef list foreign(self, int device, uintptr_t stream, Change after):
-        cdef list leftover = [], things
-        cdef Py_ssize_t index
+        cdef list leftover = None, things
+        cdef list later = (<NodeChange>after).things if isinstance(after, NodeChange) else []
+        cdef Py_ssize_t place, index
         cdef bint is_leftover
-        for things in self.things:
-            for index in range(len(things) if things else 0):
+        cdef Side side
+        for place in range(len(self.things)):
+            things = self.things[place]
+            if not things or (place < len(later) and later[place] is things):  # all of it stays
+                continue
+            for index in range(len(things)):
                 if isinstance(things[index], Side):
                     continue
                 is_leftover = self.kernel is None
                 if index + 1 < len(things) and isinstance(things[index + 1], Side):
-                    is_leftover = note_sides([things[index + 1]], device, stream)
+                    side = things[index + 1]
+                    is_leftover = note_side(side.ordinal, side.address, device, stream)
                 if is_leftover:
+                    leftover = leftover or []
                     leftover.append(things[index])
-        if leftover:  # as memory of accelrt's allocators is not
-            stays = {id(thing) for things in (<NodeChange?>after).things if things for thing in things}
-            leftover = [thing for thing in leftover if id(thing) not in stays]
-        return leftover
+        return leftover if leftover is None else not_among(leftover, later)
 
     cdef list uses(self):
         return [thing for things in self.things for thing in things or ()]
+
+
+cdef list not_among(list things, list others):
+    # As memory of accelrt's allocators is not, most changes leave none.
+    stays = {id(thing) for each in others if each for thing in each}
+    return [thing for thing in things if id(thing) not in stays]
+
+
+cdef class DefinitionBase:
+    """Base of GraphDefinition: of which graph it is."""
+
+
+cdef class NodeBase:
+    """Base of DefinitionNode: which node it is."""
 
 
 cdef class HeldPool(PoolUse):
@@ -505,8 +539,11 @@ cdef int note_roles(dict by_node, object node, dict roles) except -1:
 
 
 cdef bint is_made(dict made_by_hand, dict instantiated, object node) except -1:
-    cdef dict roles = None if made_by_hand is None else made_by_hand.get(node)
-    return roles is None or WAS_CAPTURED in roles or (instantiated is not None and node in instantiated)
+    cdef dict roles
+    if instantiated is not None and node in instantiated:
+        return True
+    roles = None if made_by_hand is None else made_by_hand.get(node)
+    return roles is None or WAS_CAPTURED in roles
 
 
 cdef int require_made(dict made_by_hand, dict instantiated, object node) except -1:
@@ -520,7 +557,7 @@ cdef int require_made(dict made_by_hand, dict instantiated, object node) except 
 cdef object params_of_instance(NodeChange change, NodePast past, object node):
     if change is None or not change.is_apart:
         return past.params.get(node)
-    return change.work if change.kernel is None else describe_launch(
+    return params_of(&change.params) if change.kernel is None else describe_launch(
         change.kernel, change.kernel.name, change.kernel.handle, &change.size, change.values, ())
 
 
@@ -565,11 +602,21 @@ cdef int gather_uses(NodeChange after, Kernel kernel, tuple arguments, NodeChang
             for slot in range(len(values or ())):
                 if values[slot] == argument and slot + 1 < len(change.things) and change.things[slot + 1]:
                     record.kept += change.things[slot + 1]
+        elif type(argument) is Buffer and load_live(&(<Buffer>argument).live):
+            after.things.append(uses_of_buffer(<Buffer>argument, load_ptr(&(<Buffer>argument).ptr)))
+            continue
         elif not isinstance(argument, (bytes, int, float)):
             record = recorded()
             keep_memory(kernel.takes, arguments, index, index + 1, record)
         after.things.append(None if record is None else record.kept)
     return 0
+
+
+cdef list uses_of_buffer(Buffer buffer, uintptr_t address):
+    cdef PoolUse pool = pool_of(buffer.device_index, address)
+    cdef Side side = Side.__new__(Side)
+    side.ordinal, side.address = side_ordinal(buffer.device_index, address), address
+    return [buffer, side] if pool is None else [pool, buffer, side]
 
 
 cdef tuple read_arguments(uintptr_t function, const void** values):
@@ -701,7 +748,7 @@ cdef int put_launch(uintptr_t graph, uintptr_t exec_, uintptr_t node, Kernel ker
     try:
         if options[0] is not None:
             put_options(graph, node, ((1, 1, 1), None, None))
-        kernel.change_node(graph, exec_, True, node, size, arguments, out_begun)
+        set_launch(kernel, graph, exec_, node, size, arguments, None, out_begun)
         put_options(graph, node, options)
     except BaseException:
         if registry.active().function_parameter(former.function, 0, &offset, &nbytes) != NOT_SUPPORTED:
@@ -733,18 +780,41 @@ cdef int require_launchable(Kernel kernel, const Dimensions* size, tuple options
     return 0
 
 
-cdef tuple as_bytes(Kernel kernel, tuple arguments):
-    # As read_arguments has them.
+cdef int set_launch(Kernel kernel, uintptr_t graph, uintptr_t exec_, uintptr_t node, const Dimensions* size,
+                    tuple arguments, NodeChange apart, bint* out_begun) except -1:
+    # A kernel node becomes a launch of the kernel: in an instance, unless exec_ is 0, and then in the graph.  apart: the
+    # instance's change, of which it is known from then on, where the graph is another's; or None.  Where it raises and
+    # out_begun is set, the instance took it.
     cdef Packed packed
     cdef NodeParams params
-    cdef Dimensions size
-    cdef object _room
+    cdef object _room = kernel.describe_node(size, arguments, &packed, &params)
+    cdef tuple values = None if apart is None else as_bytes(kernel, &packed, PyTuple_GET_SIZE(arguments))
+    cdef int code = 0
+    with nogil:
+        if exec_:
+            code = registry.active().graph_node_set(kernel.device_index, graph, exec_, node, &params)
+        if apart is None and code == 0:
+            out_begun[0], exec_ = exec_ != 0, 0
+            code = registry.active().graph_node_set(kernel.device_index, graph, 0, node, &params)
+    if code:
+        kernel.raise_unchanged(code, exec_, node, size)
+    if apart is not None:
+        apart.is_apart, apart.size, apart.values = True, size[0], values
+    return 0
+
+
+cdef tuple as_bytes(Kernel kernel, const Packed* packed, Py_ssize_t count):
+    # As read_arguments has them.
+    cdef tuple values
     cdef Py_ssize_t index
-    size.grid, size.block, size.shared = [1, 1, 1], [1, 1, 1], 0
-    _room = kernel.describe_node(&size, arguments, &packed, &params)
     if kernel.takes.count < 0:
         return read_arguments(kernel.handle, <const void**>packed.pointers)
-    return tuple([(<const char*>packed.pointers[index])[:kernel.takes.each[index].size] for index in range(len(arguments))])
+    values = PyTuple_New(count)
+    for index in range(count):
+        value = PyBytes_FromStringAndSize(<const char*>packed.pointers[index], kernel.takes.each[index].size)
+        Py_INCREF(value)
+        PyTuple_SET_ITEM(values, index, value)
+    return values
 
 
 cdef tuple addresses_in(arguments):
@@ -767,9 +837,10 @@ cdef bint has_bytes(tuple arguments) noexcept:
 cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, uint64_t capture, dict kernels,
                             NodeChange change, NodeChange after, bint* out_begun, object kernel, object grid, object block,
                             object shared, object arguments, tuple options, NodePast past, bint tells,
-                            Names bound) except -1:
+                            Names bound, bint is_there) except -1:
     # before: what the node launched, which takes longer to tell than to change and is not always asked for.
-    cdef bint known = past is not None and change is not None and change.is_apart  # by the last change
+    # known: by the last change.
+    cdef bint known = past is not None and change is not None and change.is_apart and change.kernel is not None
     cdef object before = None if past is None or known else past.params.get(node)
     cdef tuple new_arguments = None if arguments is None else tuple(arguments)
     if new_arguments is None and past is not None and bound is not None:
@@ -783,7 +854,8 @@ cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, in
         raise NotSupportedError("no driver changes cluster, cooperative or priority in an instance; change the definition's "
                                 "node, and call instance.update(definition.graph), or instantiate it anew")
     out_begun[0] = False
-    read_launch(graph, node, &params)
+    if not (known and is_there):
+        read_launch(graph, node, &params)
     if known:
         size = change.size
         before = params_of_instance(change, past, node) if asked else None
@@ -818,12 +890,10 @@ cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, in
         require_launchable(to, &size, former if options is None else with_options(former, options))
     gather_uses(after, to, new_arguments, change, None if before is None else before.arguments)
     if options is None:
-        to.change_node(graph, exec_, past is None, node, &size, new_arguments, out_begun)
+        set_launch(to, graph, exec_, node, &size, new_arguments, None if past is None else after, out_begun)
     else:
         put_launch(graph, exec_, node, to, &size, new_arguments, options, former, &params, out_begun)
     out_begun[0] = exec_ != 0
-    if past is not None:  # of others' graph, which stays as it is
-        after.is_apart, after.size, after.values = True, size, as_bytes(to, new_arguments)
     if watched:
         watch.note_changed(capture, (before.name, addresses_in(before.arguments)),
                            (to.name, addresses_in(new_arguments), tuple(uses_of(to.takes, new_arguments))))

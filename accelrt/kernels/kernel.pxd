@@ -122,10 +122,8 @@ cdef class Kernel:
     # What a node that is a launch of this kernel does; the answer has to live as long as packed, which the params point at.
     cdef object describe_node(self, const Dimensions* size, tuple arguments, Packed* packed, NodeParams* out_params)
     cdef int check_arguments(self, tuple arguments, const Packed* packed) except -1  # still have the memory that was packed
-    # A kernel node becomes a launch of this kernel: in an instance, unless exec_ is 0, and then in the graph, if that is the
-    # instance's own.  Where it raises and out_begun is set, the instance took it.
-    cdef int change_node(self, uintptr_t graph, uintptr_t exec_, bint own, uintptr_t node, const Dimensions* size,
-                         tuple arguments, bint* out_begun) except -1
+    # The driver refused to have a node launch it; exec_ is 0 where the graph did.
+    cdef int raise_unchanged(self, int code, uintptr_t exec_, uintptr_t node, const Dimensions* size) except -1
     cdef int permit_shared(self, unsigned int shared) except -1
     cdef object ask(self, str question, object sizes)  # of occupancy.py
     cdef Stream stream_from(self, object stream)  # a caller's, or the current one; ValueError where it is another device's

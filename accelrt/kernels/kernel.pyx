@@ -931,21 +931,9 @@ cdef class Kernel:
     cdef int check_arguments(self, tuple arguments, const Packed* packed) except -1:
         return look_again(self.takes, arguments, packed)
 
-    cdef int change_node(self, uintptr_t graph, uintptr_t exec_, bint own, uintptr_t node, const Dimensions* size,
-                         tuple arguments, bint* out_begun) except -1:
-        cdef Packed packed
-        cdef NodeParams params
-        cdef object _room = self.describe_node(size, arguments, &packed, &params)
-        cdef int code = 0
-        with nogil:
-            if exec_:
-                code = registry.active().graph_node_set(self.device_index, graph, exec_, node, &params)
-            if own and code == 0:
-                out_begun[0], exec_ = exec_ != 0, 0
-                code = registry.active().graph_node_set(self.device_index, graph, 0, node, &params)
-        if code:
-            raise_status(code, "graph_node_set", ("graph_exec", exec_, "node", node, "kernel", self.name, "grid",
-                         triple(size.grid), "block", triple(size.block), "shared", size.shared), explain(self, code, size))
+    cdef int raise_unchanged(self, int code, uintptr_t exec_, uintptr_t node, const Dimensions* size) except -1:
+        raise_status(code, "graph_node_set", ("graph_exec", exec_, "node", node, "kernel", self.name, "grid",
+                     triple(size.grid), "block", triple(size.block), "shared", size.shared), explain(self, code, size))
         return 0
 
     @cython.critical_section

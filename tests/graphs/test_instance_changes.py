@@ -1,13 +1,16 @@
 """Nodes of an instance that are changed, while the definition goes other ways."""
 
+import ctypes
 import gc
 import os
 import weakref
 
 import pytest
+from child import in_own_process
 from graph_memory import filled, read, read_numbers, replay
 
 import accelrt
+from accelrt import testing
 
 pytestmark = pytest.mark.usefixtures("by_hand")
 COUNT = 64
@@ -58,6 +61,46 @@ def test_a_launch_that_was_changed_before_is_changed_in_an_instance(sizes):
     instance = definition.instantiate()
     node.update(instance=instance, block=5)
     assert size_of(instance, x) == 40503
+
+
+@pytest.mark.host
+@in_own_process
+def test_what_an_instance_does_since_it_was_changed_is_not_asked_of_the_driver_again():
+    testing.use_device()
+    nothing = accelrt.host_kernel(ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p).value, ["char*"])
+    definition = accelrt.GraphDefinition()
+    x, y, z = bytes_of(1), bytes_of(2), bytes_of()
+    launch = definition.kernel(nothing, 1, 1, (x,))
+    copied = definition.copy(z, x, 8, after=launch)
+    filled = definition.fill(y, 3, 8, after=copied)
+    instance = definition.instantiate()
+    changes = {launch: {"args": (y,)}, copied: {"src": y}, filled: {"value": 4}}
+    for node, change in changes.items():
+        with testing.failing(rows=["graph_node_params"]), pytest.raises(accelrt.CudaError, match="params"):
+            node.update(instance=instance, **change)
+        node.update(instance=instance, **change)
+    with testing.failing(rows=["graph_node_params"]):
+        launch.update(instance=instance, args=(x,))
+        copied.update(instance=instance, dst=y, src=z)
+        filled.update(instance=instance, dst=z)
+    replay(instance)
+    assert read(z).tobytes() == bytes([4] * 8 + [0] * (COUNT - 8))
+    assert read(y).tobytes() == bytes([0] * 8 + [2] * (COUNT - 8))
+
+
+@pytest.mark.parametrize("name", ["update", "set_kernel_node_params"])
+def test_a_node_that_was_taken_out_is_changed_in_no_instance_that_changed_it(sizes, name):
+    definition, x = accelrt.GraphDefinition(), bytes_of()
+    node = definition.kernel(sizes, 1, 2, (x, 3))
+    handle, instance = node.id, definition.instantiate()
+    node.update(instance=instance, args=(x, 4))
+    node.remove()
+    with pytest.raises(accelrt.CudaError, match="it is no kernel node of this graph"):
+        if name == "update":
+            node.update(instance=instance, args=(x, 5))
+        else:
+            instance.set_kernel_node_params(handle, args=(x, 5))
+    assert size_of(instance, x) == 10204
 
 
 def test_an_instance_keeps_the_copy_and_the_fill_that_it_has():
