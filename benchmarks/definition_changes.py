@@ -1,10 +1,10 @@
-"""Random changes of graphs made by hand and of their instances, for random_definitions.py."""
+"""What a definition is asked for a node of the model, and random changes, for random_definitions.py."""
 
 import random
 from dataclasses import replace
 from typing import Any
 
-from definition_model import DifferenceError, Made, Memory, Model, Node
+from definition_model import BODIES, BYTES, PITCH, ROWS, DifferenceError, Made, Memory, Model, Node
 
 import accelrt
 
@@ -26,6 +26,42 @@ def changes_to(node: Node) -> dict[str, Any]:
     if node.kind == "kernel":
         changes["args"] = (node.to.buffer, node.origin.buffer, node.count, node.number)
     return {name: each.buffer if isinstance(each, Memory) else each for name, each in changes.items()}
+
+
+def place(
+    definition: accelrt.GraphDefinition, node: Node, kernel: accelrt.Kernel, after: list
+) -> accelrt.DefinitionNode:
+    """Adds a node to a definition."""
+    added: accelrt.DefinitionNode
+    if node.kind == "child":
+        return definition.child(node.graphs[0].real, after=after)
+    if node.kind == "kernel":
+        return definition.kernel(kernel, 1, 64, **changes_to(node), after=after)
+    if node.kind == "set":
+        return definition.set_condition(node.to, node.origin.buffer, after=after)
+    if node.kind == "number":
+        return definition.fill(node.to.buffer, node.number, 1, width=node.count, after=after)
+    if node.kind == "rows":
+        given = node.to.buffer, node.origin.buffer, node.count, ROWS
+        return definition.copy_3d(*given, dst_pitch=PITCH, src_pitch=PITCH, after=after)
+    if node.kind == "allocate":
+        added = definition.allocate(BYTES, after=after)
+        node.to.address = added.address
+        return added
+    if node.kind == "fill_allocated":
+        return definition.fill(node.to.address, node.number, node.count, after=after)
+    if node.kind == "copy_allocated":
+        return definition.copy(node.to.buffer, node.origin.address, node.count, after=after)
+    if node.kind == "free":
+        return definition.free(node.to.address, after=after)
+    if node.kind == "if":
+        return definition.if_(node.origin, else_=True, after=after)
+    if node.kind == "while":
+        return definition.while_(node.origin, after=after)
+    if node.kind == "switch":
+        return definition.switch(node.origin, BODIES[node.kind], after=after)
+    method = "host_function" if node.kind == "host" else node.kind
+    return getattr(definition, method)(**changes_to(node), after=after)
 
 
 def is_ordered(*models: Model) -> bool:

@@ -9,12 +9,11 @@ import random
 from itertools import pairwise
 
 import numpy as np
-from definition_changes import CHANGED, Changes, changes_to
+from definition_changes import CHANGED, Changes, changes_to, place
 from definition_model import (
     BODIES,
     BYTES,
     PITCH,
-    ROWS,
     Allocation,
     Counter,
     DifferenceError,
@@ -95,45 +94,12 @@ class Definitions(Changes):
         most = PITCH if kind == "rows" else BYTES
         return Node(kind, to, origin, self.chosen.randint(1, most), self.chosen.randrange(256))
 
-    def place(self, definition: accelrt.GraphDefinition, node: Node, after: list) -> accelrt.DefinitionNode:
-        """Adds a node to a definition."""
-        added: accelrt.DefinitionNode
-        if node.kind == "child":
-            return definition.child(node.graphs[0].real, after=after)
-        if node.kind == "kernel":
-            return definition.kernel(self.kernel, 1, 64, **changes_to(node), after=after)
-        if node.kind == "set":
-            return definition.set_condition(node.to, node.origin.buffer, after=after)
-        if node.kind == "number":
-            return definition.fill(node.to.buffer, node.number, 1, width=node.count, after=after)
-        if node.kind == "rows":
-            given = node.to.buffer, node.origin.buffer, node.count, ROWS
-            return definition.copy_3d(*given, dst_pitch=PITCH, src_pitch=PITCH, after=after)
-        if node.kind == "allocate":
-            added = definition.allocate(BYTES, after=after)
-            node.to.address = added.address
-            return added
-        if node.kind == "fill_allocated":
-            return definition.fill(node.to.address, node.number, node.count, after=after)
-        if node.kind == "copy_allocated":
-            return definition.copy(node.to.buffer, node.origin.address, node.count, after=after)
-        if node.kind == "free":
-            return definition.free(node.to.address, after=after)
-        if node.kind == "if":
-            return definition.if_(node.origin, else_=True, after=after)
-        if node.kind == "while":
-            return definition.while_(node.origin, after=after)
-        if node.kind == "switch":
-            return definition.switch(node.origin, BODIES[node.kind], after=after)
-        method = "host_function" if node.kind == "host" else node.kind
-        return getattr(definition, method)(**changes_to(node), after=after)
-
     def put(self, graph: Made, node: Node) -> accelrt.DefinitionNode:
         """Adds a node behind those that it has to come after."""
         key, model = next(self.keys), graph.model
         after = [graph.node(first) for first in model.needed_by(node)]
         model.edges |= {(first, key) for first in model.needed_by(node)}
-        real = self.place(graph.real, node, after)
+        real = place(graph.real, node, self.kernel, after)
         if node.kind == "child":
             node.graphs = [node.graphs[0].model.copied()]
         model.nodes[key] = node
@@ -156,7 +122,7 @@ class Definitions(Changes):
         for body, nodes in zip(self.put(graph, node).bodies, works, strict=True):
             last: list[accelrt.DefinitionNode] = []
             for each in nodes:
-                last = [self.place(body, each, last)]
+                last = [place(body, each, self.kernel, last)]
 
     def put_allocation(self, graph: Made) -> None:
         """Adds memory that comes and goes with launches, and what is done with it."""
