@@ -834,7 +834,9 @@ cdef int use_unread(int device) noexcept nogil:
         unread[device].address = address
     unread[device].fills -= code != 0
     spin_unlock(&leaving_lock)
-    return free_unread(device, address) if has and code == 0 else code
+    if has and code == 0:
+        free_unread(device, address)
+    return code
 
 
 cdef int free_unread(int device, uintptr_t address) noexcept nogil:
@@ -865,6 +867,10 @@ cdef int destroy_unread(int device) noexcept nogil:
     spin_unlock(&leaving_lock)
     if address:
         code = free_unread(device, address)
+    if code:
+        spin_lock(&leaving_lock)
+        unread[device].address = unread[device].address or address
+        spin_unlock(&leaving_lock)
     leave_wait()
     return code
 
