@@ -22,7 +22,7 @@ from accelrt.graphs.nodes cimport (
 )
 from accelrt.runtime.access cimport Access, begin_use, end_use
 cimport accelrt.runtime.access as watch
-from accelrt.runtime.lifetimes cimport dispose, drain, GRAPH_EXEC, keep_side, note_side, pool_of, Record, Side, side_ordinal
+from accelrt.runtime.lifetimes cimport dispose, drain, GRAPH_EXEC, keep_side, pool_of, Record, Side, side_ordinal
 from accelrt.status cimport raise_status, refuse_copy
 from accelrt.streams.stream cimport current_handle
 
@@ -347,8 +347,7 @@ cdef class Bindings(Names):
                 change = <MemoryChange>PyList_GET_ITEM(changes, index)
                 self.look_once_more(change)
                 change.before, rebinds[change.place] = <MemoryChange>rebinds[change.place], change
-            if graph.launched_on is not None:
-                note_memory(graph, changes)
+            graph.note_changes(changes)
             self.change(graph, changes)
         except BaseException:
             for change in changes:
@@ -463,21 +462,6 @@ cdef class Bindings(Names):
                 out_done[0] = index
                 break
         return code
-
-
-cdef int note_memory(CUDAGraph graph, list changes) except -1:
-    # The streams of earlier replays are told.
-    cdef MemoryChange change
-    cdef Py_ssize_t index
-    cdef uintptr_t stream
-    for handle in graph.launched_on:
-        stream = handle
-        for index in range(len(changes)):
-            change = <MemoryChange>PyList_GET_ITEM(changes, index)
-            change.is_others = note_side(change.ordinal, change.block, graph.ordinal, stream)
-            if change.is_others:
-                graph.uses_others_memory = True
-    return 0
 
 
 cdef int raise_changed() except -1:

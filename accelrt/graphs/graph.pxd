@@ -93,7 +93,7 @@ cdef class CUDAGraph:
     # is_there: the node is known to be a kernel node that is still in the graph.
     cdef int change_kernel(self, CUDAGraph source, uintptr_t graph, uintptr_t handle, bint is_there, object kernel,
                            object grid, object block, object shared, object args, tuple options) except -1
-    cdef int note_change(self, Change change) except -1
+    cdef int note_changes(self, list changes) except -1
     cdef int keep_change(self, object node, NodeChange change, NodeChange before) except -1
     cdef bint finish_change(self, Change change) except -1
     cdef int undo_change(self, object node, NodeChange change) except -1

@@ -971,11 +971,11 @@ cdef class CUDAGraph:
             self.changes = {}
         return self.kernels
 
-    cdef int note_change(self, Change change) except -1:
-        # The streams of earlier replays are told: those that come find it known.
-        if self.launched_on is not None:
-            for handle in self.launched_on:
-                self.uses_others_memory = change.note(self.ordinal, handle) or self.uses_others_memory
+    cdef int note_changes(self, list changes) except -1:
+        # The streams of earlier replays are told: those that come find them known.
+        for handle in self.launched_on or ():
+            for change in changes:
+                self.uses_others_memory = (<Change>change).note(self.ordinal, handle) or self.uses_others_memory
         return 0
 
     cdef int keep_change(self, object node, NodeChange change, NodeChange before) except -1:
@@ -985,7 +985,7 @@ cdef class CUDAGraph:
         if change.former is not None:
             note_past(self.pasts, node, change.former)
             change.former = None
-        return self.note_change(change)
+        return self.note_changes([change])
 
     cdef bint finish_change(self, Change change) except -1:
         # The driver took it all.  Answers whether something that is kept no more waits for streams.
