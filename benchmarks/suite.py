@@ -29,6 +29,7 @@ class Suite:
     rows: list[Row]
     columns: list[str]
     quick: bool = False
+    tree: str | None = None  # whose accelrt is a column too
     timeout: float = field(default_factory=lambda: TIMEOUT_ON_HOST if peers.on_host() else TIMEOUT)
     cells: dict[str, dict[str, dict]] = field(default_factory=dict)  # by row, then by column
     errors: list[dict[str, str]] = field(default_factory=list)
@@ -51,7 +52,7 @@ class Suite:
 
     def fill(self, column: str, command: list[str], environment: dict[str, str] | None = None) -> None:
         """Fills a column with what a process says (words.py)."""
-        if peers.on_host() and column != "accelrt":
+        if peers.on_host() and column not in ("accelrt", self.tree):
             self.absent[column] = peers.ON_HOST
             return
         self.hear(
@@ -108,6 +109,7 @@ def parser_of_all() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="a few batches only: shows that all runs")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--peer", help="be the process of one library, and say what its rows took")
+    parser.add_argument("--tree", help="compare with the accelrt built in this folder alone")
     return parser
 
 
@@ -140,11 +142,15 @@ def run(
     if chosen.peer:
         work(chosen.peer, rows, more, chosen.quick)
         return
-    raw = [RAW] if (rawc.RAW / f"{name}.c").is_file() else []
-    suite = Suite(name, rows, ["accelrt", *raw, *others], chosen.quick)
+    raw = [RAW] if (rawc.RAW / f"{name}.c").is_file() and chosen.tree is None else []
+    others = others if chosen.tree is None else [chosen.tree]
+    suite = Suite(name, rows, ["accelrt", *raw, *others], chosen.quick, chosen.tree)
+    script = str(Path(sys.argv[0]).resolve())
     for _ in range(1 if chosen.quick else rounds):
         for column in ("accelrt", *others):
-            suite.fill(column, [sys.executable, str(Path(sys.argv[0]).resolve()), "--peer", column])
+            peer = "accelrt" if column == chosen.tree else column
+            elsewhere = {"PYTHONPATH": chosen.tree} if column == chosen.tree else None
+            suite.fill(column, [sys.executable, script, "--peer", peer], elsewhere)
         if raw:
             suite.fill_raw()
     suite.print(chosen.json)
