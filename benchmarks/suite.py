@@ -109,7 +109,6 @@ def parser_of_all() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="a few batches only: shows that all runs")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--peer", help="be the process of one library, and say what its rows took")
-    parser.add_argument("--tree", help="compare with the accelrt built in this folder alone")
     return parser
 
 
@@ -138,7 +137,9 @@ def run(
         more: does the rows that are no plain calls, in the library's process.
         rounds: how often each library does its rows.
     """
-    chosen = options()
+    parser = parser_of_all()
+    parser.add_argument("--tree", help="compare with the accelrt built in this folder alone")
+    chosen = parser.parse_args()
     if chosen.peer:
         work(chosen.peer, rows, more, chosen.quick)
         return
