@@ -375,6 +375,17 @@ cdef bint is_asynchronous(Operand* side) except -1:
     return code == 0 and device < 0
 
 
+cdef bint is_of_device(const Operand* side) noexcept:
+    # Host memory to its owner, of a device to the driver, which stages none of it: NumPy's view of managed memory, or of the
+    # host device's.
+    cdef int device = -1, code
+    if side.ordered or side.address == 0 or is_cached_pinned(side.address):
+        return False
+    with nogil:
+        code = registry.active().pointer_device(side.address, &device)
+    return code == 0 and device >= 0
+
+
 cdef bint may_capture(Stream stream) noexcept:
     # Perhaps for another library: asking for such a stream would break its capture.
     cdef int status = CAPTURE_NONE
@@ -769,7 +780,7 @@ def copy(
             page-locked memory it has to be given; there a driver may wait for the stream.
         blocking: bool, wait until the copy is complete.  If False, page-locked host memory has to stay as it is
             until the stream is past the copy, but accelrt's own may be dropped; other host memory is staged by the
-            driver.
+            driver, and what NumPy sees of managed memory is waited for.
     Raises:
         ValueError: a length or offset does not fit, both sides are host memory and not page-locked, or without a stream, a
             Buffer was freed, or the stream is none or on another device.
@@ -821,6 +832,8 @@ cdef int copy_operands(Operand* to, uintptr_t dst_address, Operand* origin, uint
         if to.ordered and origin.ordered and not on_host:
             put_in(worker, dst_address, src_address, size)
         else:
+            if not blocking and is_of_device(to if to.ordinal < 0 else origin):
+                blocking = not may_capture(worker)  # the caller may use it at once, as all that is staged
             put_in_slow(to, origin, worker, dst_address, src_address, size, blocking)
         note_use(to, worker, kept_to, blocking and not on_host)
         note_use(origin, worker, kept_origin, blocking and not on_host)

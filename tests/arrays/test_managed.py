@@ -70,6 +70,37 @@ def test_the_hosts_view_holds_the_memory():
     buffer.free()
 
 
+@pytest.mark.parametrize("managed", [True, pytest.param(False, marks=pytest.mark.host)])
+def test_what_numpy_sees_may_be_used_once_a_copy_that_does_not_block_returns(managed):
+    stream = accelrt.Stream()
+    buffer, other = accelrt.Buffer(MIB, managed=managed), accelrt.Buffer(MIB, stream=stream)
+    ahead = accelrt.Buffer(64 * MIB, stream=stream)  # fills of it keep the stream busy
+    buffer.fill(2, blocking=True)
+    view = host_view(buffer)
+    for _ in range(4):
+        ahead.fill(1)
+    other.copy_from(view, stream=stream, blocking=False)
+    view[:] = 9
+    assert (accelrt.Array(other, dtype="uint8").numpy() == 2).all()
+    for _ in range(4):
+        ahead.fill(1)
+    other.copy_to(view, stream=stream, blocking=False)
+    assert (view == 2).all()
+
+
+def test_a_captured_copy_reads_what_numpy_sees_as_it_is_at_each_replay():
+    buffer, other = accelrt.Buffer(MIB, managed=True), accelrt.Buffer(MIB)
+    graph, stream = accelrt.CUDAGraph(), accelrt.Stream()
+    view = host_view(buffer)
+    with accelrt.graph(graph, stream=stream):
+        other.copy_from(view, blocking=False)
+    for value in (3, 4):
+        view[:] = value
+        graph.replay()
+        assert (accelrt.Array(other, dtype="uint8").numpy() == value).all()
+    graph.reset()
+
+
 def test_dlpack_says_what_it_is():
     buffer = accelrt.Buffer(MIB, managed=True)
     kind = 1 if driver_name() == "host" else 13  # kDLCPU, kDLCUDAManaged
