@@ -769,7 +769,6 @@ cdef class Reservation:
             if any_capture() and record_on(worker.device_index, worker.handle) is not None:
                 raise RuntimeError("commit: the stream captures, and cannot wait for the Reservation's; commit before the "
                                    "capture begins")
-            worker.wait_stream(self.stream)
         keep = self.kept()
         while True:
             take_stack_for(self.device_index, CONTEXT_STATE)
@@ -781,9 +780,20 @@ cdef class Reservation:
                 break
         if code:
             self.raise_code(code, "commit", index, (end - first) * self.page_bytes, worker)
+        if handle != self.stream.handle:
+            self.put_behind_own(worker, first, end)
         watch.note_allocated(self.device_index, handle, self.ptr + first * self.page_bytes, (end - first) * self.page_bytes)
         if self.ahead and end * self.page_bytes < self.nbytes:
             ask_ahead((weakref.ref(self), end, min(self.ahead, self.nbytes // self.page_bytes - end)))
+
+    cdef int put_behind_own(self, Stream worker, size_t first, size_t end) except -1:
+        # Once the pages are live: until then other threads may commit, use and decommit them in the Reservation's stream.
+        try:
+            worker.wait_stream(self.stream)
+        except BaseException:
+            self.give_pages(first, end, worker)
+            raise
+        return 0
 
     def decommit(self, offset: int = 0, nbytes: int | None = None, *, stream: Stream | int | None = None) -> None:
         """Takes the memory of a range back, in the order of the stream: work that it has so far may still use it.

@@ -171,6 +171,41 @@ def test_commits_and_decommits_follow_the_order_of_another_stream(cache):
     cache.decommit(0, page)
 
 
+@pytest.mark.host
+@in_own_process
+def test_a_commit_for_another_stream_is_behind_what_is_decommitted_beside_it():
+    testing.use_device()
+    cache, other = accelrt.reserve(PAGES * page_bytes()), accelrt.Stream()
+    page = cache.page_bytes
+    cache.prepare(0, page)
+    commit = park("stream_wait_event", lambda: cache.commit(0, page, stream=other), when="after")
+    with Gate(cache.stream):
+        with contextlib.suppress(ValueError):  # the parked call has it committed
+            cache.commit(0, page)
+            fill(cache, 0, 1)
+            cache.decommit(0, page)
+        testing.go_on()
+        commit.result()
+        fill(cache, 0, 7, other)
+        other.query()
+    accelrt.synchronize()
+    assert value_at(cache, 0) == 7
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("row", ["event_record", "stream_wait_event"])
+@in_own_process
+def test_a_commit_whose_order_the_driver_refuses_commits_nothing(row):
+    testing.use_device()
+    cache, other = accelrt.reserve(PAGES * page_bytes()), accelrt.Stream()
+    with testing.failing(rows=[row]), pytest.raises(accelrt.CudaError):
+        cache.commit(0, 2 * cache.page_bytes, stream=other)
+    accelrt.synchronize()
+    assert cache.committed() == []
+    cache.commit(0, cache.page_bytes, stream=other)
+    assert cache.committed_bytes == cache.page_bytes
+
+
 def test_streams_that_copies_named_are_waited_for_as_well(cache):
     page, other = cache.page_bytes, accelrt.Stream()
     cache.commit(0, 2 * page)
