@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import re
+import signal
 import threading
 
 import numpy as np
@@ -117,6 +118,45 @@ def test_a_thread_makes_pages_ahead():
         with accelrt.reserve(page):  # of another one
             cache.commit(page, page)
         assert accelrt.memory_stats()["virtual_memory_calls"] - calls <= 3 * 4
+
+
+@in_own_process(printing="['handler', 'commit'] 0\n")
+def test_a_signals_handler_commits_while_the_thread_starts_that_makes_pages_ahead():
+    start, order = threading.Thread.start, []
+    page = page_bytes()
+    caches = [accelrt.reserve(8 * page, ahead=page) for _ in range(2)]
+
+    def commit(cache, name):
+        cache.commit(0, page)
+        order.append(name)
+
+    def begin(thread):
+        threading.Thread.start = start
+        signal.raise_signal(signal.SIGUSR1)
+        thread.start()
+
+    signal.signal(signal.SIGUSR1, lambda *_: commit(caches[1], "handler"))
+    threading.Thread.start = begin
+    commit(caches[0], "commit")
+    for cache in caches:
+        wait_until(lambda cache=cache: cache.ready_bytes >= page)
+        cache.close()
+    wait_until(lambda: sum(each.name == "accelrt-pages" for each in threading.enumerate()) == 1)
+    print(order, accelrt.memory_allocated())
+
+
+@pytest.mark.parametrize(("error", "kept"), [(RuntimeError, True), (KeyboardInterrupt, False)])
+def test_a_thread_that_does_not_start_makes_nothing_ahead(error, kept):
+    def start(thread):
+        raise error("can't start new thread")
+
+    with accelrt.reserve(8 * page_bytes(), ahead=page_bytes()) as cache:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(threading.Thread, "is_alive", lambda thread: False)
+            patch.setattr(threading.Thread, "start", start)
+            with contextlib.nullcontext() if kept else pytest.raises(error):
+                cache.commit(0, cache.page_bytes)
+        assert cache.committed_bytes == kept * cache.page_bytes
 
 
 def test_idle_pages_come_from_the_end_of_the_longest_run():
