@@ -98,6 +98,15 @@ def forget() -> None:
         _held = 0
 
 
+def renew_lock() -> None:
+    """In a child of a fork: a thread of the parent may have held the lock."""
+    global _lock
+    _lock = process.ForkSafeLock()
+
+
+process.call_at_fork("kernels.cache", "kernels", child=renew_lock)
+
+
 def bound() -> int:
     """Bytes that the folder may hold; 0 where nothing is kept in files."""
     return int(env.value("ACCELRT_KERNEL_CACHE_MB")) << 20
