@@ -24,14 +24,14 @@ from uuid import UUID
 from accelrt import checkpoint_listener
 from accelrt.core import procfs
 from accelrt.devices.device import device_count, get_device_properties
-from accelrt.errors import ArgumentError, ArgumentTypeError, CudaError, not_supported
+from accelrt.errors import ArgumentError, ArgumentTypeError, CudaError, not_supported, refuse_copy
 from accelrt.memory.caching import empty_cache
 from accelrt.memory.mempool import host_empty_cache, sleep, wake
 from accelrt.runtime import cuda_bindings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from typing import Any
+    from typing import Any, NoReturn
 
 __all__ = [
     "checkpoint",
@@ -337,6 +337,9 @@ class Preparation:
     def __init__(self, discard: list[object], keep: list[object]) -> None:
         self.pools = [(pool, "discard") for pool in discard] + [(pool, "host") for pool in keep]
         self.asleep: list[tuple[object, list[str]]] = []  # with what came of the sleep; or about to be so
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "pools of this process sleep because of it; make another one")
 
     def __enter__(self) -> None:
         try:
