@@ -24,14 +24,14 @@ from uuid import UUID
 from accelrt import checkpoint_listener
 from accelrt.core import procfs
 from accelrt.devices.device import device_count, get_device_properties
-from accelrt.errors import ArgumentError, ArgumentTypeError, CudaError, not_supported
+from accelrt.errors import ArgumentError, ArgumentTypeError, CudaError, not_supported, refuse_copy
 from accelrt.memory.caching import empty_cache
 from accelrt.memory.mempool import host_empty_cache, sleep, wake
 from accelrt.runtime import cuda_bindings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from typing import Any
+    from typing import Any, NoReturn
 
 __all__ = [
     "checkpoint",
@@ -302,7 +302,7 @@ def listen(discard: Iterable[object] = (), keep: Iterable[object] = ()) -> None:
     cannot sleep at that moment, in a capture say, refuse: suspend() then raises, and the process runs on.
     """
     pools = list(discard), list(keep)
-    checkpoint_listener.start(lambda: prepared(*pools))
+    checkpoint_listener.start(lambda: Preparation(*pools))
 
 
 def stop_listening() -> None:
@@ -323,15 +323,57 @@ def prepared(discard: Iterable[object] = (), keep: Iterable[object] = ()) -> Ite
     Idle memory of all caches goes back too.  At its end every pool that it put to sleep is awake; where one
     cannot wake, the others do, and the error is raised.  It works on the host device as on a GPU.
     """
-    with ExitStack() as asleep:
-        for pools, kind in ((list(discard), "discard"), (list(keep), "host")):
-            for pool in pools:
-                outcome: list[str] = []
-                asleep.callback(wake_again, pool, outcome)  # before the sleep, which Ctrl-C may come behind
-                put_to_sleep(pool, kind, outcome)
-        empty_cache()
-        host_empty_cache()
+    with Preparation(list(discard), list(keep)):
         yield
+
+
+class Preparation:
+    """The context of prepared(); where its end raises, it ends again what is left: pools that did not wake.
+
+    Arguments:
+        discard, keep: lists, as of prepared.
+    """
+
+    def __init__(self, discard: list[object], keep: list[object]) -> None:
+        self.pools = [(pool, "discard") for pool in discard] + [(pool, "host") for pool in keep]
+        self.asleep: list[tuple[object, list[str]]] = []  # with what came of the sleep; or about to be so
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "pools of this process sleep because of it; make another one")
+
+    def __enter__(self) -> None:
+        try:
+            for pool, kind in self.pools:
+                outcome: list[str] = []
+                self.asleep.append((pool, outcome))  # before the sleep, which Ctrl-C may come behind
+                put_to_sleep(pool, kind, outcome)
+            empty_cache()
+            host_empty_cache()
+        except BaseException:
+            self.wake()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        self.wake()
+
+    def wake(self) -> None:
+        """Wakes the pools, the last one first."""
+        with ExitStack() as waking:
+            for each in self.asleep:
+                waking.callback(self.wake_one, *each)
+
+    def wake_one(self, pool: object, outcome: list[str]) -> None:
+        try:
+            wake_again(pool, outcome)
+        except CudaError:
+            raise  # it sleeps on
+        except Exception:  # it is awake, or gone
+            self.forget(outcome)
+            raise
+        self.forget(outcome)
+
+    def forget(self, outcome: list[str]) -> None:
+        self.asleep = [each for each in self.asleep if each[1] is not outcome]
 
 
 def put_to_sleep(pool: object, kind: str, outcome: list[str]) -> None:

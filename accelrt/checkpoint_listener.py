@@ -69,7 +69,8 @@ class Listener:
         self.closed: bool = False
         self.turn: threading.RLock = threading.RLock()  # for asleep
         self.opening: threading.RLock = threading.RLock()  # for the socket
-        self.asleep: ExitStack | None = None
+        self.asleep: AbstractContextManager[None] | None = None  # that was entered
+        self.is_waking: bool = False  # its end was refused, and is to be tried again
         self.socket: socket.socket = lifted(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         self.preparing: list[socket.socket] = []  # of those who said "prepare", and not yet "suspended"
         self.thread: threading.Thread = threading.Thread(
@@ -147,16 +148,22 @@ class Listener:
         if word == b"prepare":
             if self.closed:
                 raise RuntimeError("the process listens no more")
+            if self.is_waking:
+                self.wake()
             if self.asleep is None:
-                with ExitStack() as entered:
-                    entered.enter_context(self.make())
-                    self.asleep = entered.pop_all()
+                context = self.make()
+                context.__enter__()
+                self.asleep = context
         elif word == b"wake":
-            asleep, self.asleep = self.asleep, None
-            if asleep is not None:
-                asleep.close()
+            self.wake()
         else:
             raise ValueError(f"{word!r} is no word of a checkpoint's")
+
+    def wake(self) -> None:
+        if self.asleep is not None:
+            self.is_waking = True
+            self.asleep.__exit__(None, None, None)
+            self.asleep, self.is_waking = None, False
 
     def close(self) -> None:
         self.closed = True

@@ -284,8 +284,10 @@ def discard(
         return
     between = Stream(worker.device_index)  # the driver takes none in the legacy default stream
     between.wait_stream(worker)
-    put_move(moved, between, True, prefetch, "discard")
-    worker.wait_stream(between)
+    try:
+        put_move(moved, between, True, prefetch, "discard")
+    finally:  # where it was refused some ranges may be under way
+        worker.wait_stream(between)
 
 
 # --- advice -------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import struct
 import sys
 from typing import TYPE_CHECKING
 
-from accelrt.arrays.array import Array, Buffer, PinnedBuffer
+from accelrt.arrays.array import Array, Buffer, PinnedBuffer, is_pinned
 from accelrt.arrays.exchange import asarray, empty
 from accelrt.arrays.managed import HandledMemory, copy_box
 from accelrt.devices.device import device_ordinal
@@ -272,23 +272,25 @@ class CUDAArray(ElementArray):
         if layout and copy_box(self, memory, corner, size, layout, writes, bool(blocking), worker):
             return
         # Scattered elements, and ordinary host memory, go by other memory.
-        on_host = memory.device_index < 0
-        if on_host and capture_of(self.device_index, worker.handle)[0]:
+        is_ordinary = memory.device_index < 0 and not is_pinned(memory.ptr)
+        if is_ordinary and capture_of(self.device_index, worker.handle)[0]:
             raise ArgumentError(
                 f"{name} is ordinary host memory, which no capture copies here; pass page-locked memory, "
                 "accelrt.empty(..., pin_memory=True)"
             )
-        place = {"pin_memory": True} if on_host else {"device": self.device_index, "stream": worker}
+        place = {"pin_memory": True} if is_ordinary else {"device": self.device_index, "stream": worker}
         between = empty(memory.shape, memory.dtype, **place)
         layout = layout_of(between.shape, between.strides, size, len(self.shape), self.layered)
         assert layout is not None
+        order = None if is_ordinary else worker  # page-locked memory too is read and written in the stream's
         if writes:
-            between.copy_(memory, stream=None if on_host else worker)
-        copy_box(
-            self, between, corner, size, layout, writes, bool(blocking) or (on_host and not writes), worker
-        )
+            between.copy_(memory, non_blocking=True, stream=order)
+        waits = bool(blocking) or (is_ordinary and not writes)
+        copy_box(self, between, corner, size, layout, writes, waits, worker)
         if not writes:
-            memory.copy_(between, stream=None if on_host else worker)
+            memory.copy_(between, non_blocking=True, stream=order)
+            if blocking and not is_ordinary:
+                worker.synchronize()
 
     def _takes_bytes_of(self, memory: Array) -> bool:
         """Tells memory of bytes that are not the elements themselves."""

@@ -118,10 +118,7 @@ class DefinitionNode(edits.UpdatedNode):
             code = maker.__code__
             self._refuse_names(changes, code.co_varnames[2 : 2 + code.co_kwonlyargcount])
             raise
-        inner = [] if self.type != "graph" or target is not definition._graph else self._inner()
-        gone = [each.id for each in inner]
-        self._put(target, work, inner)
-        definition._forget(gone)
+        self._put(target, work)
 
     def set_enabled(self, instance: CUDAGraph, enabled: bool) -> None:
         """Has an instance do a kernel, a copy or a fill, or leave it out (cuGraphNodeSetEnabled).
@@ -156,11 +153,10 @@ class DefinitionNode(edits.UpdatedNode):
         graph: CUDAGraph = self.definition._graph
         if graph.is_capturing:
             raise RuntimeError("nodes are removed once the capture has ended")
-        edits.edit(graph, self.definition, self._take_out, self._inner())
+        edits.edit(graph, self.definition, self._take_out)
 
-    def _take_out(
-        self, graph: int, ordinal: int, base: Any, by_node: Any, inner: list[DefinitionNode]
-    ) -> None:  # fmt: skip
+    def _take_out(self, graph: int, ordinal: int, base: Any, by_node: Any) -> None:
+        inner = self._inner(graph, ordinal, base, by_node)
         gone = [each.id for each in (self, *inner)]
         edits.remove_node(graph, ordinal, base, by_node, self.definition._graph, self, inner)
         self.definition._forget(gone)
@@ -169,9 +165,17 @@ class DefinitionNode(edits.UpdatedNode):
         """The GraphDefinitions that it owns."""
         return (self.params,) if self.type == "graph" else self.bodies
 
-    def _inner(self) -> list[DefinitionNode]:
-        """The nodes of the graphs that it owns, and of those within them."""
-        return [each for graph in self._graphs() for each in graph._all_nodes()]
+    def _inner(self, graph: int, *things: Any) -> list[DefinitionNode]:
+        """The nodes of the graphs that it owns, and of those within them, while no other thread adds any.
+
+        Arguments:
+            graph: int, the driver's graph that the node is in.
+            things: the rest of what edit() gives.
+        """
+        inner: list[DefinitionNode] = []
+        for part in (self.definition._within(self),) if self.type == "graph" else self.bodies:
+            inner += part._see_all(edits.owned_graph(graph, part), *things)
+        return inner
 
     def _describe(self, places: dict[DefinitionNode, int], edges: list[DefinitionEdge]) -> dict[str, Any]:
         """Describes it as plain data, for GraphDefinition.to_dict; edges are those to it."""

@@ -143,8 +143,11 @@ class DefinitionParts(DefinitionBase):
 
     def _all_nodes(self) -> list[DefinitionNode]:
         """The nodes, and those of the graphs that they own."""
-        nodes = self._look()[0]
-        return nodes + [each for node in nodes for each in node._inner()]
+        return edits.edit(self._graph, self, self._see_all)
+
+    def _see_all(self, graph: int, *things: Any) -> list[DefinitionNode]:
+        nodes = self._see(graph, *things)[0]
+        return nodes + [each for node in nodes for each in node._inner(graph, *things)]
 
     def _require_whole(self) -> None:
         if self._owner is not None:

@@ -65,6 +65,7 @@ cdef class NodeWork:
     cdef tuple options         # (cluster, cooperative, priority) of a kernel node, or None
     cdef list bodies           # of a condition: handles, once the node is there
     cdef object child          # GraphDefinition of a child, or None
+    cdef tuple version         # of the node that some of it was read from (version_of), or None
     cdef bint is_within        # it is of the same whole as the node, which no other thread changes
     cdef uintptr_t copied      # a clone of it that the driver is given in that case, or 0
     cdef public bint is_governed  # the node is in a body of a condition, or in a graph within one
@@ -276,22 +277,30 @@ cdef uintptr_t handle_of(object node) except 0:
 cdef uintptr_t part_handle(CUDAGraph graph, object definition, uintptr_t whole) except 0:
     # The driver's graph of a GraphDefinition: of one that a node owns, what it owns now.
     cdef DefinitionBase part = <DefinitionBase?>definition
-    cdef NodeParams params
-    cdef uintptr_t owner, node
-    cdef int code
     if part._generation != graph.generation:
         raise RuntimeError("the definition's graph is gone: its CUDAGraph was reset or updated since; make another "
                            "GraphDefinition")
     if part._owner is None:
         return whole
-    node = handle_of(part._owner)
-    owner = part_handle(graph, part._owner.definition, whole)
+    return owned_handle(part_handle(graph, part._owner.definition, whole), part)
+
+
+cdef uintptr_t owned_handle(uintptr_t owner, DefinitionBase part) except 0:
+    # The driver's graph of a GraphDefinition that a node of the owner has.
+    cdef NodeParams params
+    cdef uintptr_t node = handle_of(part._owner)
+    cdef int code
     if part._body:
         return part._body
     code = registry.active().graph_node_params(owner, node, &params)
     if code:
         raise_status(code, "graph_node_params", ("graph", owner, "node", node))
     return params.graph
+
+
+def owned_graph(uintptr_t owner, part: object) -> int:
+    """The driver's graph of a GraphDefinition that a node of the owner, the driver's too, has; within edit()."""
+    return owned_handle(owner, <DefinitionBase?>part)
 
 
 cdef Handles handles_of(list nodes):
@@ -1027,13 +1036,30 @@ cdef object params_in_instance(CUDAGraph graph, object node):
     return params_of_instance(change, graph.past, node) if work is None else work
 
 
-cdef int change_node(CUDAGraph graph, object changed, NodeWork work, object part, inner) except -1:
+cdef list nodes_within(object node, uintptr_t handle, CUDAGraph graph):
+    return node._inner(handle, graph.ordinal, graph.base, graph.by_node)
+
+
+cdef int forget_within(object part, list inner) except -1:
+    part._forget([node.id for node in inner])
+    return 0
+
+
+cdef tuple version_of(CUDAGraph graph, object node):
+    # What is another one once a node does other work.
+    cdef CUDAGraph source = source_of(graph)
+    cdef dict own = graph.changes or {}, others = source.changes or {}
+    return graph.generation, source.generation, own.get(node), others.get(node)
+
+
+cdef int change_node(CUDAGraph graph, object changed, NodeWork work, object part) except -1:
     # Changes what a node of a GraphDefinition that is no kernel does: in the graph, where it is this one's, and in what
-    # is instantiated.  The inner nodes, of the graph that it owned, are gone then.
+    # is instantiated.  Nodes of the graph that it owned are gone then.
     cdef NodeChange change = NodeChange.__new__(NodeChange)
     cdef CUDAGraph source = source_of(graph)
     cdef uintptr_t handle
     cdef object node
+    cdef list inner = []
     cdef bint left = False
     with cython.critical_section(graph, source):
         handle = part_handle(source, part, graph.node_graph())
@@ -1043,17 +1069,23 @@ cdef int change_node(CUDAGraph graph, object changed, NodeWork work, object part
         node = handle_of(changed)
         if graph.exec_:
             require_made(source.by_node, graph.made_nodes, node)
+        if work.version is not None and work.version != version_of(graph, node):
+            raise RuntimeError("the node was changed by another thread, or by code of what it is given, while this change "
+                               "was made ready; make it again")
         work.is_within = work.child is not None and work.child._graph is source
         graph.begin_change()
         source.uses += 1
         try:
             work.hold_child()
             try:
+                if source is graph and work.child is not None:  # here, where no other thread adds any
+                    inner = nodes_within(changed, handle, graph)
                 left = put_change(graph, handle, part, <uintptr_t>node, work, change) > 0
                 if source is graph:
                     if work.sources:
                         work.things = {"child": spread(handle, node, work, graph.by_node)}
                     note_roles(graph.by_node, node, work.things)
+                    forget_within(part, inner)
                     forget_nodes(graph, inner)
             finally:
                 work.release_child()
@@ -1186,7 +1218,7 @@ cdef class UpdatedNode(NodeBase):
             TypeError: the node has no such argument.
             RuntimeError: the node is none of the graph that instance was instantiated from, or was added
                 since, or is within a child for which instance was given another graph; or another thread uses
-                that graph.
+                that graph, or changed the node meanwhile.
             CudaError: the driver refused; nothing is changed, or where the graph alone refused, what was
                 instantiated of it.
             NotSupportedError: an instance was to have another cluster, cooperative or priority.
@@ -1220,11 +1252,11 @@ cdef class UpdatedNode(NodeBase):
         """Changes a node that is neither a kernel nor a copy nor a fill."""
         raise TypeError(f"{self!r} cannot be changed; remove it and add another")
 
-    def _put(self, CUDAGraph target not None, NodeWork work not None, inner: Sequence[object]) -> None:
-        """Has such a node do other work; the inner nodes, of the graph that it owned, are gone then."""
+    def _put(self, CUDAGraph target not None, NodeWork work not None) -> None:
+        """Has such a node do other work; nodes of the graph that it owned are gone then."""
         if self.definition is None:
             refuse_unmade(self)
-        change_node(target, self, work, self.definition, inner)
+        change_node(target, self, work, self.definition)
 
     def _refuse_names(self, changes: dict[str, object], arguments: Sequence[str]) -> None:
         """Raises TypeError where names of changes are none of the node's arguments, or the one that it has to be given is
@@ -1262,6 +1294,7 @@ cdef class UpdatedNode(NodeBase):
         cdef NodeWork work
         cdef bint copies = self.type == "memcpy"
         cdef Value[MOST_NAMES] to
+        cdef tuple version = version_of(target, self.id)
         self.read_now(target, &now)
         if not read_changes(changes, COPY if copies else FILL, to):
             self._refuse_names(changes, COPY if copies else FILL)
@@ -1270,7 +1303,8 @@ cdef class UpdatedNode(NodeBase):
         except TypeError:
             self._refuse_names(changes, COPY if copies else FILL)
             raise
-        return change_node(target, self, work, definition, ())
+        work.version = version
+        return change_node(target, self, work, definition)
 
     cdef int read_now(self, CUDAGraph target, NodeParams* out_now) except -1:
         # What a copy or a fill does.

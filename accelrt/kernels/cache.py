@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import time
-from _thread import allocate_lock
 from hashlib import blake2b
 
 from accelrt import env
@@ -33,7 +32,7 @@ MEMORY_BOUND = 256 << 20
 
 _images: dict[str, ModuleImage] = {}  # by key, least recently used first
 _held = 0  # bytes of their data
-_lock = allocate_lock()  # of the two
+_lock = process.ForkSafeLock()  # of the two; a signal's handler may look for a kernel in between
 
 
 def digest(fields: Iterable[bytes]) -> str:
@@ -102,7 +101,7 @@ def forget() -> None:
 def renew_lock() -> None:
     """In a child of a fork: a thread of the parent may have held the lock."""
     global _lock
-    _lock = allocate_lock()
+    _lock = process.ForkSafeLock()
 
 
 process.call_at_fork("kernels.cache", "kernels", child=renew_lock)

@@ -7,7 +7,7 @@ order of the Reservation's stream they are ready to be committed again without a
 pool they go back to the device where a request would be refused otherwise.  So pages made ahead are free blocks too.
 """
 cimport cython
-from _thread import allocate_lock, RLock
+from _thread import RLock
 import weakref
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
@@ -38,6 +38,7 @@ from accelrt.allocator.stats cimport ACTIVE_BYTES
 from accelrt.allocator.types cimport EXPANDABLE, FREE, HOLE, LIVE, Block, Heap, Page, Pool, Segment, Slot
 from accelrt.core.integers cimport checked_address_int, exact_int
 from accelrt.core.locks cimport pthread_mutex_lock
+from accelrt.core.process cimport ForkSafeLock
 from accelrt.core.process import call_at_exit, call_at_fork
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport (
@@ -577,12 +578,11 @@ cdef int protect_pages(int device, uint64_t number, uintptr_t address, size_t fi
 
 cdef object errands = None  # a queue of (a weak reference to a Reservation, first page, pages), or None: the end
 cdef object maker = None    # the thread
-cdef object making = allocate_lock()  # of the two
+cdef ForkSafeLock making = ForkSafeLock()  # of the two; a signal's handler may commit while the thread starts
 
 
-def make_ahead() -> None:
+def make_ahead(queued: object) -> None:
     """Makes pages as the queue says, until it says None.  What is refused now is made when it is committed."""
-    queued = errands
     while True:
         errand = queued.get()
         if errand is None:
@@ -599,16 +599,32 @@ def make_ahead() -> None:
 
 
 def ask_ahead(errand: tuple[object, int, int]) -> None:
+    """Puts an errand into the queue.  Where no thread can be started, nothing is made ahead."""
+    with making:
+        if maker is None or not maker.is_alive():
+            try:
+                start_making()
+            except RuntimeError:
+                return
+        errands.put(errand)
+
+
+def start_making() -> None:
     global errands, maker
     import queue
     import threading
 
-    with making:
-        if maker is None or not maker.is_alive():
-            errands = queue.SimpleQueue()
-            maker = threading.Thread(target=make_ahead, name="accelrt-pages", daemon=True)
-            maker.start()
-        errands.put(errand)
+    queued = queue.SimpleQueue()
+    started = threading.Thread(target=make_ahead, args=(queued,), name="accelrt-pages", daemon=True)
+    try:
+        started.start()
+    except BaseException:
+        queued.put(None)  # it may run all the same
+        raise
+    if maker is not None and maker.is_alive():  # a handler's call started one
+        queued.put(None)
+    else:
+        errands, maker = queued, started
 
 
 def stop_making() -> None:
@@ -619,9 +635,8 @@ def stop_making() -> None:
 
 
 def forget_in_child() -> None:
-    global errands, maker, making
+    global errands, maker
     errands = maker = None
-    making = allocate_lock()
 
 
 call_at_exit("memory.reservation", "pools", stop_making)
@@ -769,7 +784,6 @@ cdef class Reservation:
             if any_capture() and record_on(worker.device_index, worker.handle) is not None:
                 raise RuntimeError("commit: the stream captures, and cannot wait for the Reservation's; commit before the "
                                    "capture begins")
-            worker.wait_stream(self.stream)
         keep = self.kept()
         while True:
             take_stack_for(self.device_index, CONTEXT_STATE)
@@ -781,9 +795,25 @@ cdef class Reservation:
                 break
         if code:
             self.raise_code(code, "commit", index, (end - first) * self.page_bytes, worker)
+        if handle != self.stream.handle:
+            self.put_behind_own(worker, first, end)
         watch.note_allocated(self.device_index, handle, self.ptr + first * self.page_bytes, (end - first) * self.page_bytes)
         if self.ahead and end * self.page_bytes < self.nbytes:
-            ask_ahead((weakref.ref(self), end, min(self.ahead, self.nbytes // self.page_bytes - end)))
+            try:
+                ask_ahead((weakref.ref(self), end, min(self.ahead, self.nbytes // self.page_bytes - end)))
+            except BaseException:  # Ctrl-C, as the thread starts
+                self.give_pages(first, end, worker)
+                watch.note_forgotten(self.ptr + first * self.page_bytes, (end - first) * self.page_bytes)
+                raise
+
+    cdef int put_behind_own(self, Stream worker, size_t first, size_t end) except -1:
+        # Once the pages are live: until then other threads may commit, use and decommit them in the Reservation's stream.
+        try:
+            worker.wait_stream(self.stream)
+        except BaseException:
+            self.give_pages(first, end, worker)
+            raise
+        return 0
 
     def decommit(self, offset: int = 0, nbytes: int | None = None, *, stream: Stream | int | None = None) -> None:
         """Takes the memory of a range back, in the order of the stream: work that it has so far may still use it.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from _thread import allocate_lock
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, overload
@@ -26,13 +25,11 @@ F = TypeVar("F", bound=Function)
 RELAXED = 2  # the mode in which this thread's waits break no capture of another thread's
 
 operations: dict[str, Operation] = {}  # by name, the latest of each
-_starting = allocate_lock()
+_starting = process.ForkSafeLock()  # a signal's handler may begin a tuning of its own
 _tuning: set[int] = set()  # ordinals of devices on which some thread times candidates
 
 
 def forget_in_child() -> None:
-    global _starting
-    _starting = allocate_lock()
     _tuning.clear()
 
 

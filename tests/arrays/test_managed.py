@@ -288,6 +288,19 @@ def test_a_refused_move_holds_the_memory_back_too():
     side.synchronize()
 
 
+@pytest.mark.host
+@in_own_process
+def test_what_follows_a_refused_discard_in_the_default_stream_is_behind_it():
+    """It goes by a stream in between, in which the driver may have put some of its ranges."""
+    faults, buffer = wrap_host(), accelrt.Buffer(4 * MIB, managed=True)
+    memory.discard(buffer)
+    faults.reset_call_counts()
+    faults.arm(call=1, code=UNKNOWN, mode="once", rows=["managed_discard"])
+    with pytest.raises(accelrt.CudaError):
+        memory.discard(buffer)
+    assert faults.call_counts()["stream_wait_event"] == 2
+
+
 REFUSALS = [
     (lambda b: memory.prefetch(accelrt.Buffer(MIB)), ValueError, "is not managed"),
     (lambda b: memory.advise(accelrt.empty(8), "read_mostly"), ValueError, "is not managed"),

@@ -115,6 +115,49 @@ def test_copies_keep_the_order_of_their_stream():
     assert (back == 4).all()
 
 
+@pytest.mark.parametrize("blocking", [False, True])
+def test_scattered_elements_of_page_locked_memory_are_copied_in_the_streams_order(blocking):
+    stream, array = accelrt.Stream(), accelrt.CUDAArray((8, 16), "float32")
+    host, x = accelrt.empty((8, 32), "float32", pin_memory=True), accelrt.full((8, 32), 5, "float32")
+    host.numpy()[:] = 1
+    accelrt.synchronize()
+    gate = Gate(stream)
+    host.copy_(x, non_blocking=True, stream=stream)
+    if blocking:
+        threading.Timer(0.1, gate.open.set).start()
+    array.copy_from(host[:, ::2], stream=stream, blocking=blocking)
+    x.fill_(9, stream=stream)
+    host.copy_(x, non_blocking=True, stream=stream)
+    array.copy_to(host[:, ::2], stream=stream, blocking=blocking)
+    assert blocking == gate.open.is_set()
+    gate.open.set()
+    stream.synchronize()
+    assert (host.numpy()[:, ::2] == 5).all()
+    assert (host.numpy()[:, 1::2] == 9).all()
+
+
+def test_a_graph_copies_scattered_elements_of_page_locked_memory():
+    stream, graph, array = accelrt.Stream(), accelrt.CUDAGraph(), accelrt.CUDAArray((8, 16), "float32")
+    host = accelrt.empty((8, 32), "float32", pin_memory=True)
+    host.numpy()[:] = 0
+    with accelrt.graph(graph, stream=stream):
+        array.copy_from(host[:, ::2], blocking=False)
+        array.copy_to(host[:, 1::2], blocking=False)
+    host.numpy()[:] = np.arange(32)
+    graph.replay()
+    accelrt.synchronize()
+    assert (host.numpy() == np.arange(32) // 2 * 2).all()
+
+
+@in_own_process(ACCELRT_HOST_DELAY_US="2000")
+def test_a_copy_into_scattered_elements_of_a_device_is_complete_where_it_blocks():
+    stream, array = accelrt.Stream(), accelrt.CUDAArray((8, 16), "float32")
+    x = accelrt.zeros((8, 32), "float32")
+    accelrt.synchronize()
+    array.copy_to(x[:, ::2], stream=stream)
+    assert stream.query()
+
+
 def test_memory_that_dies_while_a_copy_reads_it_waits_for_the_copy():
     stream, array = accelrt.Stream(), accelrt.CUDAArray((1 << 16,), "uint8")
     x = accelrt.full(1 << 16, 7, "uint8")

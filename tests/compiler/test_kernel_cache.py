@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from beside import on_a_thread
 from child import in_child
 
 import accelrt
@@ -262,6 +263,18 @@ def test_memory_is_bounded_too(monkeypatch):
     cache.store("d", accelrt.ModuleImage(bytes(40), "cubin", "sm_90"))
     assert [cache.lookup(name) is not None for name in "bcd"] == [True, False, True]
     assert cache._held == 80
+
+
+def test_a_signals_handler_looks_for_kernels_while_its_thread_does(monkeypatch):
+    image = accelrt.ModuleImage(bytes(40), "cubin", "sm_90")
+    monkeypatch.setenv("ACCELRT_KERNEL_CACHE_MB", "0")
+
+    def look():
+        with cache._lock:  # where the handler may come
+            cache.store("a", image)
+            return cache.lookup("a")
+
+    assert on_a_thread(look, 60) is image
 
 
 def test_a_second_process_loads_no_compiler():

@@ -82,6 +82,37 @@ def test_the_side_that_an_instance_was_given_stays_where_the_other_is_changed():
     assert (read(watched[0]()) == 9).all()
 
 
+class Changing:
+    """An int, and memory, whose code changes a node."""
+
+    def __init__(self, node, memory, **change):
+        self.node, self.memory, self.change = node, memory, change
+
+    def __index__(self):
+        self.node.update(**self.change)
+        return 7
+
+    @property
+    def __cuda_array_interface__(self):
+        self.node.update(**self.change)
+        return {"shape": (4 * COUNT,), "typestr": "|u1", "data": (self.memory.ptr, False), "version": 3}
+
+
+@pytest.mark.parametrize("of_instance", [False, True])
+@pytest.mark.parametrize("kind", ["fill", "copy"])
+def test_a_change_beside_another_one_of_the_node_is_refused(kind, of_instance):
+    """Else the node would go on with the side that it was given up for, and no longer kept."""
+    definition, x, y, z = accelrt.GraphDefinition(), buffer(1), buffer(2), buffer(3)
+    node = definition.fill(x, 5) if kind == "fill" else definition.copy(x, y)
+    where = {"instance": definition.instantiate()} if of_instance else {}
+    changing = Changing(node, y, dst=z, **where)
+    with pytest.raises(RuntimeError, match="the node was changed by another thread, or by code of"):
+        node.update(**{"value" if kind == "fill" else "src": changing}, **where)
+    replay(where.get("instance") or definition.instantiate())
+    assert (read(z, np.uint8) == (5 if kind == "fill" else 2)).all()
+    assert (read(x, np.uint8) == 1).all()
+
+
 def test_an_address_takes_the_place_of_memory_that_is_kept():
     definition = accelrt.GraphDefinition()
     x, y = buffer(1), buffer(2)

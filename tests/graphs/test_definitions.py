@@ -1,10 +1,12 @@
 """Graphs made by hand: nodes, edges, instances, and captured graphs that are taken apart."""
 
+import contextlib
 import gc
 import itertools
 import json
 import os
 import pickle
+import sys
 import threading
 import weakref
 
@@ -998,6 +1000,32 @@ def test_the_graphs_that_a_node_owned_are_gone_with_it():
     with pytest.raises(RuntimeError, match="taken out of its graph"):
         node.update(value=2)
     assert definition.nodes() == []
+
+
+@pytest.mark.parametrize("kind", ["child", "condition"])
+def test_what_another_thread_adds_to_a_graph_goes_with_the_node_that_owns_it(kind):
+    """Here the other thread has its turn at each line of the change."""
+    definition, other, x, added = accelrt.GraphDefinition(), accelrt.GraphDefinition(), buffer(), []
+    node = definition.child(other) if kind == "child" else definition.if_(definition.condition())
+    part = node.params if kind == "child" else node.bodies[0]
+
+    def meanwhile(frame, event, argument):
+        if "graphs" in frame.f_code.co_filename:
+            with contextlib.suppress(RuntimeError):
+                added.append(part.fill(x, 1))
+        return meanwhile
+
+    sys.settrace(meanwhile)
+    try:
+        if kind == "child":
+            node.update(graph=other)
+        else:
+            node.remove()
+    finally:
+        sys.settrace(None)
+    left = node.params.nodes() if kind == "child" else []
+    assert added
+    assert {each for each in added if each.is_valid} <= set(left)
 
 
 def test_what_is_no_node_or_condition_is_refused():

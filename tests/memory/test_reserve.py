@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import re
+import signal
 import threading
 
 import numpy as np
@@ -119,6 +120,45 @@ def test_a_thread_makes_pages_ahead():
         assert accelrt.memory_stats()["virtual_memory_calls"] - calls <= 3 * 4
 
 
+@in_own_process(printing="['handler', 'commit'] 0\n")
+def test_a_signals_handler_commits_while_the_thread_starts_that_makes_pages_ahead():
+    start, order = threading.Thread.start, []
+    page = page_bytes()
+    caches = [accelrt.reserve(8 * page, ahead=page) for _ in range(2)]
+
+    def commit(cache, name):
+        cache.commit(0, page)
+        order.append(name)
+
+    def begin(thread):
+        threading.Thread.start = start
+        signal.raise_signal(signal.SIGUSR1)
+        thread.start()
+
+    signal.signal(signal.SIGUSR1, lambda *_: commit(caches[1], "handler"))
+    threading.Thread.start = begin
+    commit(caches[0], "commit")
+    for cache in caches:
+        wait_until(lambda cache=cache: cache.ready_bytes >= page)
+        cache.close()
+    wait_until(lambda: sum(each.name == "accelrt-pages" for each in threading.enumerate()) == 1)
+    print(order, accelrt.memory_allocated())
+
+
+@pytest.mark.parametrize(("error", "kept"), [(RuntimeError, True), (KeyboardInterrupt, False)])
+def test_a_thread_that_does_not_start_makes_nothing_ahead(error, kept):
+    def start(thread):
+        raise error("can't start new thread")
+
+    with accelrt.reserve(8 * page_bytes(), ahead=page_bytes()) as cache:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(threading.Thread, "is_alive", lambda thread: False)
+            patch.setattr(threading.Thread, "start", start)
+            with contextlib.nullcontext() if kept else pytest.raises(error):
+                cache.commit(0, cache.page_bytes)
+        assert cache.committed_bytes == kept * cache.page_bytes
+
+
 def test_idle_pages_come_from_the_end_of_the_longest_run():
     page = page_bytes()
     with accelrt.reserve(64 * page) as cache:
@@ -169,6 +209,41 @@ def test_commits_and_decommits_follow_the_order_of_another_stream(cache):
     kept.copy_to(out)
     assert (out == 7).all()
     cache.decommit(0, page)
+
+
+@pytest.mark.host
+@in_own_process
+def test_a_commit_for_another_stream_is_behind_what_is_decommitted_beside_it():
+    testing.use_device()
+    cache, other = accelrt.reserve(PAGES * page_bytes()), accelrt.Stream()
+    page = cache.page_bytes
+    cache.prepare(0, page)
+    commit = park("stream_wait_event", lambda: cache.commit(0, page, stream=other), when="after")
+    with Gate(cache.stream):
+        with contextlib.suppress(ValueError):  # the parked call has it committed
+            cache.commit(0, page)
+            fill(cache, 0, 1)
+            cache.decommit(0, page)
+        testing.go_on()
+        commit.result()
+        fill(cache, 0, 7, other)
+        other.query()
+    accelrt.synchronize()
+    assert value_at(cache, 0) == 7
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("row", ["event_record", "stream_wait_event"])
+@in_own_process
+def test_a_commit_whose_order_the_driver_refuses_commits_nothing(row):
+    testing.use_device()
+    cache, other = accelrt.reserve(PAGES * page_bytes()), accelrt.Stream()
+    with testing.failing(rows=[row]), pytest.raises(accelrt.CudaError):
+        cache.commit(0, 2 * cache.page_bytes, stream=other)
+    accelrt.synchronize()
+    assert cache.committed() == []
+    cache.commit(0, cache.page_bytes, stream=other)
+    assert cache.committed_bytes == cache.page_bytes
 
 
 def test_streams_that_copies_named_are_waited_for_as_well(cache):

@@ -22,7 +22,7 @@ from every_bytecode import interrupt_everywhere
 from waiting import wait_until
 
 import accelrt
-from accelrt import checkpoint, checkpoint_listener
+from accelrt import checkpoint, checkpoint_listener, testing
 from accelrt.runtime import cuda_bindings
 from accelrt.tools.cli.commands import checkpoint as checkpoint_command
 
@@ -449,6 +449,41 @@ def test_this_process_listens_as_long_as_it_is_to(stand_in):
         checkpoint_listener.tell(os.getpid(), "sleep", 5)
     checkpoint.stop_listening()
     buffer.free()
+
+
+@pytest.mark.host
+@in_own_process
+def test_pools_that_did_not_wake_are_woken_once_there_is_room():
+    """The word is said again, by resume() say, or before the process is prepared anew."""
+    testing.use_device()
+    pools, buffers = [accelrt.MemPool() for _ in range(3)], []
+    for pool in pools:
+        with accelrt.use_mem_pool(pool):
+            buffers.append(accelrt.Buffer(MIB))
+    buffers[2].fill(9)
+    checkpoint.listen(discard=pools[:2], keep=pools[2:])
+
+    def prepare():
+        with checkpoint_listener.preparation(os.getpid(), 300):
+            assert [pool.is_asleep() for pool in pools] == [True] * 3
+
+    def wake():
+        checkpoint_listener.tell(os.getpid(), "wake", 300)
+        assert [pool.is_asleep() for pool in pools] == [False] * 3
+
+    for again in (wake, prepare):
+        prepare()
+        with testing.failing(code=2, mode="onward", rows=["physical_create"]):
+            for _ in range(2):
+                with pytest.raises(RuntimeError, match="out of memory"):
+                    wake()
+        pools[1].wake()
+        with pytest.raises(RuntimeError, match="does not sleep"):  # which is told once
+            again()
+        assert [pool.is_asleep() for pool in pools] == [False] * 3
+        prepare()
+        wake()
+    checkpoint.stop_listening()
 
 
 @pytest.mark.host

@@ -189,6 +189,14 @@ def test_a_second_thread_runs_the_default_while_one_is_timing(operation, arrays)
     assert len(tunable.get_results()) == 1
 
 
+def test_a_signals_handler_tunes_while_its_thread_begins_to(operation, arrays):
+    def tune():
+        with tunable.operation._starting:  # where the handler may come
+            return operation.tune(*arrays).candidate
+
+    assert on_a_thread(tune, 60) == "one"
+
+
 def test_many_threads_find_one_result(operation, arrays):
     tunable.enable()
     on_threads(lambda _: operation(*arrays), range(8))
