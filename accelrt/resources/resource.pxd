@@ -1,4 +1,10 @@
 # What every resource has.
+from libc.stdint cimport uintptr_t
+
+cimport accelrt.driver.registry as registry
+from accelrt.driver.guard cimport is_capturing
+from accelrt.runtime.lifetimes cimport any_capture
+from accelrt.streams.stream cimport Stream
 
 cdef class Resource:
     cdef readonly int device_index
@@ -7,3 +13,14 @@ cdef class Resource:
 
 cdef class Adaptor(Resource):
     cdef readonly Resource upstream
+
+
+cdef inline bint is_captured(Stream stream):
+    # Or whether a capture keeps the driver from saying, as it does of the legacy default stream.
+    cdef uintptr_t handle = stream.handle
+    cdef int device = stream.device_index, code = 0
+    cdef bint captured = False
+    if any_capture():
+        with nogil:  # another thread's call may hold the driver's lock until a function of Python's has run
+            captured = is_capturing(registry.active(), device, handle, &code)
+    return captured or code != 0

@@ -182,8 +182,7 @@ cdef class Resource:
         device_index: int, the device's ordinal.
 
     A class of your own derives from it and has take(nbytes, stream), which returns an address as int or raises MemoryError,
-    and give_back(address, nbytes, stream); nbytes is 1 or more, and stream a Stream of the device.  Both are called from any
-    thread, give_back from destructors too.
+    and give_back(address, nbytes, stream), both called from any thread, this one from destructors too; nbytes is 1 or more.
     """
     def __init__(self, device: DeviceArgument | None = None) -> None:
         self.device_index = ordinal_of(device)
@@ -812,7 +811,7 @@ cdef class PrefetchAdaptor(Adaptor):
     Managed memory that goes to the device as it is allocated, in the stream's order (accelrt.memory.prefetch).
 
     Arguments:
-        upstream: Resource.  Memory that is not managed passes as it is.
+        upstream: Resource.  Memory that is not managed passes as it is, and in a capture, which takes no prefetch, all does.
     Raises:
         TypeError: upstream is none.
     """
@@ -824,7 +823,7 @@ cdef class PrefetchAdaptor(Adaptor):
         address = take_from(self.upstream, nbytes, stream)
         try:
             view = views_of_memory()[0](self, self.device_index, stream, address, nbytes)
-            if is_managed(view):
+            if is_managed(view) and not is_captured(stream):
                 prefetch(view, stream=stream)
         except BaseException:
             self.upstream.give_back(address, nbytes, stream)
@@ -957,8 +956,7 @@ cdef int split(Block block, object size) except -1:
     rest.before, rest.behind = block, block.behind
     if rest.behind is not None:
         rest.behind.before = rest
-    block.behind = rest
-    block.size = size
+    block.behind, block.size = rest, size
     return 0
 
 
@@ -1246,9 +1244,11 @@ cdef class PoolResource(Adaptor):
         return self.arenas[key]
 
     cdef Block find(self, object size, Stream stream):
-        cdef Block block = self.arena_of(stream, thread_number()).fit(size)
-        if block is None and stream.handle == PER_THREAD:  # what comes there is behind the legacy default stream
-            block = self.arena_of(default_stream(self.device_index), 0).fit(size)
+        cdef Block block = None
+        if not is_captured(stream):  # a graph may run elsewhere, before the work on the stream that used what is free there
+            block = self.arena_of(stream, thread_number()).fit(size)
+            if block is None and stream.handle == PER_THREAD:  # what comes there is behind the legacy default stream
+                block = self.arena_of(default_stream(self.device_index), 0).fit(size)
         return self.arena_of(None, 0).fit(size) if block is None else block
 
     cdef object hand_out(self, Block block, object size):
@@ -1381,8 +1381,7 @@ cdef class PoolResource(Adaptor):
                     if not isinstance(error, MemoryError):
                         raise
                 else:
-                    chunk.size = chunk.first.size = wanted
-                    chunk.first.address = chunk.address
+                    chunk.size, chunk.first.size, chunk.first.address = wanted, wanted, chunk.address
                     self.arrivals.append((chunk, size, stream, thread_number(), None))
                     self.settle()
                     return chunk.address
@@ -1496,5 +1495,4 @@ cdef class BinningResource(Adaptor):
 cdef frozenset CACHED = frozenset((DeviceResource, ManagedResource, MemPoolResource))
 cdef frozenset PASSING = frozenset((
     Adaptor, LimitingAdaptor, StatisticsAdaptor, TrackingAdaptor, LoggingAdaptor, FailureCallbackAdaptor, PrefetchAdaptor,
-    HooksAdaptor,
-))
+    HooksAdaptor))
