@@ -37,7 +37,7 @@ from accelrt.resources.checks import check_callable, is_back, mark_back, refuse
 from accelrt.resources.figures import AllocationCounts, OutstandingAllocation
 from accelrt.runtime.access import free_in_pool, free_put_off
 from accelrt.runtime.lifetimes cimport any_capture
-from accelrt.status cimport CAPTURE_UNSUPPORTED, FORKED, OUT_OF_MEMORY, raise_status, refuse_copy
+from accelrt.status cimport CAPTURE_UNSUPPORTED, FORKED, OUT_OF_MEMORY, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport LEGACY, PER_THREAD, Stream, mark_used, stream_for
 from accelrt.streams.stream import default_stream
 
@@ -59,7 +59,7 @@ cdef bint is_inherited() noexcept:
 
 cdef object take_from(Resource resource, object nbytes, Stream stream):
     # An address that a class's take() really returned: memory at 0 would be written to.
-    cdef object address = resource.take(nbytes, stream)
+    cdef object address = resource.take(nbytes, stream) if resource.is_made else refuse_unmade(resource)
     if address is None or not address and isinstance(address, int):
         refuse(resource, nbytes, f"its take() returned {address!r}")
     return checked_address_int(address, "the address that take() returned")
@@ -185,6 +185,7 @@ cdef class Resource:
     and give_back(address, nbytes, stream), both called from any thread, this one from destructors too; nbytes is 1 or more.
     """
     def __init__(self, device: DeviceArgument | None = None) -> None:
+        begin_making(self, None)
         self.device_index = ordinal_of(device)
         self.is_cached = type(self) in CACHED
 
@@ -475,6 +476,7 @@ cdef class Adaptor(Resource):
     def __init__(self, upstream: Resource) -> None:
         if not isinstance(upstream, Resource):
             raise TypeError(f"upstream is {upstream!r} of type {type(upstream).__name__}; pass a Resource")
+        begin_making(self, upstream)
         self.upstream = upstream
         self.device_index = (<Resource>upstream).device_index
         self.is_cached = (<Resource>upstream).is_cached and type(self) in PASSING
