@@ -7,6 +7,9 @@ from accelrt.runtime.lifetimes cimport any_capture
 from accelrt.status cimport refuse_unmade
 from accelrt.streams.stream cimport Stream
 
+cdef enum:
+    ALIGNMENT = 256  # bytes, of CUDA's own allocations
+
 cdef class Resource:
     cdef readonly int device_index
     cdef bint is_made    # its __init__ began
@@ -36,3 +39,9 @@ cdef inline bint is_captured(Stream stream):
         with nogil:  # another thread's call may hold the driver's lock until a function of Python's has run
             captured = is_capturing(registry.active(), device, handle, &code)
     return captured or code != 0
+
+
+cdef inline object aligned(object size):
+    # Rounded up so that blocks of the size that lie in a row begin where kernels may read values of any type that fits in.
+    cdef object step = min(ALIGNMENT, 1 << (size - 1).bit_length())
+    return -(-size // step) * step

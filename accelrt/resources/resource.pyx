@@ -988,7 +988,7 @@ cdef class PoolResource(Adaptor):
         upstream: Resource; None is a DeviceResource of the current device.
         initial: int, bytes to take at once.  The current stream is waited for then.
         maximum: int, the most bytes to have from upstream; None is no limit.
-        unit: int, bytes: sizes are rounded up to multiples of it.
+        unit: int, bytes: sizes are rounded up to multiples of it, and so far from its chunk's start each block begins.
     Raises:
         TypeError, ValueError: an argument is none of these; initial is more than maximum.
         MemoryError: upstream has no room for initial.
@@ -1397,7 +1397,7 @@ cdef class FixedSizeResource(PoolResource):
 
     Arguments:
         upstream: Resource; None is a DeviceResource of the current device.
-        block_size: int, bytes.
+        block_size: int, bytes, rounded up so that blocks begin at multiples of 256, small ones at multiples of their size.
         blocks: int, how many to take at once, the first ones when it is made.
     Raises:
         TypeError, ValueError: an argument is none of these.
@@ -1405,7 +1405,7 @@ cdef class FixedSizeResource(PoolResource):
     """
 
     def __init__(self, upstream: Resource | None = None, block_size: int = 1048576, blocks: int = 128) -> None:
-        size = checked_int(block_size, "block_size", 1, LARGEST, "bytes as int")
+        size = aligned(checked_int(block_size, "block_size", 1, LARGEST - ALIGNMENT, "bytes as int"))
         number = checked_int(blocks, "blocks", 1, LARGEST // size, "a number as int")
         PoolResource.__init__(self, upstream, size * number, unit=size)
         self.growth = size * number
