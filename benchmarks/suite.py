@@ -29,6 +29,7 @@ class Suite:
     rows: list[Row]
     columns: list[str]
     quick: bool = False
+    tree: str | None = None  # whose accelrt is a column too
     timeout: float = field(default_factory=lambda: TIMEOUT_ON_HOST if peers.on_host() else TIMEOUT)
     cells: dict[str, dict[str, dict]] = field(default_factory=dict)  # by row, then by column
     errors: list[dict[str, str]] = field(default_factory=list)
@@ -51,7 +52,7 @@ class Suite:
 
     def fill(self, column: str, command: list[str], environment: dict[str, str] | None = None) -> None:
         """Fills a column with what a process says (words.py)."""
-        if peers.on_host() and column != "accelrt":
+        if peers.on_host() and column not in ("accelrt", self.tree):
             self.absent[column] = peers.ON_HOST
             return
         self.hear(
@@ -136,15 +137,21 @@ def run(
         more: does the rows that are no plain calls, in the library's process.
         rounds: how often each library does its rows.
     """
-    chosen = options()
+    parser = parser_of_all()
+    parser.add_argument("--tree", help="compare with the accelrt built in this folder alone")
+    chosen = parser.parse_args()
     if chosen.peer:
         work(chosen.peer, rows, more, chosen.quick)
         return
-    raw = [RAW] if (rawc.RAW / f"{name}.c").is_file() else []
-    suite = Suite(name, rows, ["accelrt", *raw, *others], chosen.quick)
+    raw = [RAW] if (rawc.RAW / f"{name}.c").is_file() and chosen.tree is None else []
+    others = others if chosen.tree is None else [chosen.tree]
+    suite = Suite(name, rows, ["accelrt", *raw, *others], chosen.quick, chosen.tree)
+    script = str(Path(sys.argv[0]).resolve())
     for _ in range(1 if chosen.quick else rounds):
         for column in ("accelrt", *others):
-            suite.fill(column, [sys.executable, str(Path(sys.argv[0]).resolve()), "--peer", column])
+            peer = "accelrt" if column == chosen.tree else column
+            elsewhere = {"PYTHONPATH": chosen.tree} if column == chosen.tree else None
+            suite.fill(column, [sys.executable, script, "--peer", peer], elsewhere)
         if raw:
             suite.fill_raw()
     suite.print(chosen.json)

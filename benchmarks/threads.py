@@ -112,6 +112,7 @@ def compiled(source: Path, folder: str) -> ModuleType:
     from setuptools import Distribution, Extension
 
     include = [str(Path(sys.modules["accelrt"].__file__).parents[1])]
+    folder = str(Path(folder) / include[0].strip("/").replace("/", "-"))
     extension = Extension(source.stem, [str(source)], extra_compile_args=["-O3"])
     # A module that says nothing of it turns the GIL on.
     directives = {"freethreading_compatible": True}

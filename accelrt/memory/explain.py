@@ -449,7 +449,7 @@ def sleeping(case: Case) -> Cause | None:
 
 
 def sleepable(case: Case) -> Cause | None:
-    """MemPools whose sleep would make room; graphs' pools are left alone, for their replays need them."""
+    """Pools whose sleep would make room; graphs' pools are left alone, for their replays need them."""
     facts = case.facts
     if not case.paged or facts["capturing"] or facts["refused_by"] == "pool":
         return None
@@ -464,7 +464,7 @@ def sleepable(case: Case) -> Cause | None:
     held = size_text(best["reserved"])
     return Cause(
         "sleepable",
-        f"{pool_text(best['id'])}, a MemPool that no graph uses, holds {held}",
+        f"{pool_text(best['id'])}, which no graph uses, holds {held}",
         f"let it sleep until it is needed: accelrt.memory.sleep({best['id']}) gives {held} back",
     )
 

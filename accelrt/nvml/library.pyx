@@ -446,20 +446,50 @@ cdef bint ask(str reading, Target target, const Call* call) except -1:
         may_ask_again(reading, target, code, &tries)
 
 
-def read_number(str reading, int number, Target target not None, int kind=-1) -> int:
+# What a device's readings are of: a Target, or for a device that is not NVML's what answers by methods of the readings'
+# names.  readings.targets finds it, and fills in the Targets that stay those of the ordinals, and of None, for the process's
+# life.
+cdef dict ready_targets = {}
+cdef object target_finder = None
+ready = ready_targets
+# stub: ready: dict[int | None, Target]
+
+
+def find_targets_by(find: Callable[[DeviceArgument | Target | None], object]) -> None:
+    """Says what finds the target of a device that is not ready."""
+    global target_finder
+    target_finder = find
+
+
+cdef object target_of(object device):
+    cdef object target = None
+    if type(device) is Target:
+        return device
+    if device is None or type(device) is int:
+        target = ready_targets.get(device)
+    return target_finder(device) if target is None else target
+
+
+def read_number(str reading, int number, device: DeviceArgument | Target | None, int kind=-1) -> int:
     """An unsigned int: f(device, out), or f(device, kind, out)."""
+    cdef object target = target_of(device)
     cdef unsigned int value = 0
     cdef Call call = Call(UNSIGNED, number, kind, NONE, NULL, &value)
+    if type(target) is not Target:
+        return getattr(target, reading)()
     ask(reading, target, &call)
     return value
 
 
-def read_pair(str reading, int number, Target target not None) -> tuple[int, int]:
-    """The two unsigned ints of a structure: f(device, out)."""
+def read_of_pair(str reading, int number, device: DeviceArgument | Target | None, int which) -> int:
+    """The first or second (which: 0, 1) unsigned int of a structure of two: f(device, out)."""
+    cdef object target = target_of(device)
     cdef unsigned int[2] values
     cdef Call call = Call(UNSIGNED, number, NONE, NONE, NULL, &values[0])
+    if type(target) is not Target:
+        return getattr(target, reading)()
     ask(reading, target, &call)
-    return values[0], values[1]
+    return values[which]
 
 
 def read_large(str reading, int number, Target target not None, int kind=-1, int sort=-1) -> int:

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from accelrt.annotations import DeviceArgument
 from accelrt.nvml.library import Target, function_number, read_large, read_number, read_several
 from accelrt.readings.reading import reading, refusal
 from accelrt.readings.records import PowerLimits, supported
@@ -33,14 +34,13 @@ REASON_NAMES = {
 }
 
 
-@reading
-def power_draw(target: Target) -> int:
+def power_draw(device: DeviceArgument | Target | None = None) -> int:
     """Returns the power that a device draws, in milliwatts (nvmlDeviceGetPowerUsage): on Ampere and later the
     mean of a second.
 
     Arguments, Raises: as temperature.
     """
-    return read_number("power_draw", DRAW, target)
+    return read_number("power_draw", DRAW, device)
 
 
 @reading

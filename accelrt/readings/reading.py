@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from accelrt.nvml.library import Target, reading_error
+from accelrt.nvml.library import Target, reading_error, ready
 from accelrt.readings.records import supported
-from accelrt.readings.targets import ready, target_for
+from accelrt.readings.targets import target_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

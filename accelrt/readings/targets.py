@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from accelrt import identity
 from accelrt.core.process import NAMES, call_at_fork
 from accelrt.devices.device import current_device, parse
-from accelrt.nvml.library import Target
+from accelrt.nvml.library import Target, find_targets_by, ready
 from accelrt.runtime import init
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ class Table(NamedTuple):
 
 
 _table: Table | None = None
-# Once there is a Table for the process's life: its targets by ordinal, and the only one by None.
-ready: dict[int | None, Target] = {}
 _by_uuid: dict[str, Target] = {}  # every Target that was ever asked for
 
 
@@ -122,4 +120,5 @@ def make_table() -> Table:
     return table
 
 
+find_targets_by(target_for)
 call_at_fork("readings.targets", "readings", child=forget_table)

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from accelrt.annotations import DeviceArgument
 from accelrt.nvml.library import Target, function_number, read_fields, read_number
 from accelrt.readings.reading import figures, reading, refusal
 from accelrt.readings.records import TemperatureLimits
@@ -19,8 +20,7 @@ SHUTDOWN, SLOWDOWN, MEMORY_MAX, GPU_MAX = range(4)  # nvmlTemperatureThresholds_
 MEMORY_FIELD = 82  # NVML_FI_DEV_MEMORY_TEMP
 
 
-@reading
-def temperature(target: Target) -> int:
+def temperature(device: DeviceArgument | Target | None = None) -> int:
     """Returns the temperature of a device's die, in degrees Celsius (nvmlDeviceGetTemperature).
 
     Arguments:
@@ -34,7 +34,7 @@ def temperature(target: Target) -> int:
         ReadingError: NVML failed.
         ValueError, TypeError: it names no device.
     """
-    return read_number("temperature", TEMPERATURE, target, DIE)
+    return read_number("temperature", TEMPERATURE, device, DIE)
 
 
 @reading
@@ -61,8 +61,7 @@ def temperature_limits(target: Target) -> TemperatureLimits:
     return TemperatureLimits(*figures("temperature_limits", target, calls, zeros=False))
 
 
-@reading
-def fan_speed(target: Target) -> int:
+def fan_speed(device: DeviceArgument | Target | None = None) -> int:
     """Returns the speed that a device's fans are meant to have, in percent of the highest
     (nvmlDeviceGetFanSpeed).
 
@@ -70,7 +69,7 @@ def fan_speed(target: Target) -> int:
 
     A blocked fan may stand still all the same.  A card cooled from outside has none: NotSupportedError.
     """
-    return read_number("fan_speed", FAN, target)
+    return read_number("fan_speed", FAN, device)
 
 
 @reading

@@ -2,13 +2,14 @@
 
 from functools import partial
 
+from accelrt.annotations import DeviceArgument
 from accelrt.nvml.library import (
     Target,
     function_number,
     read_large,
     read_memory,
     read_number,
-    read_pair,
+    read_of_pair,
     read_several,
 )
 from accelrt.readings.reading import figures, reading
@@ -36,24 +37,22 @@ DECODER = function_number("nvmlDeviceGetDecoderUtilization")
 GPU, MEMORY = 0, 1  # fields of nvmlUtilization_t
 
 
-@reading
-def utilization(target: Target) -> int:
+def utilization(device: DeviceArgument | Target | None = None) -> int:
     """Returns the part of the last sampling period, a sixth of a second to a second, in which a kernel ran,
     in percent (nvmlDeviceGetUtilizationRates).
 
     Arguments, Raises: as temperature.
     """
-    return read_pair("utilization", RATES, target)[GPU]
+    return read_of_pair("utilization", RATES, device, GPU)
 
 
-@reading
-def memory_usage(target: Target) -> int:
+def memory_usage(device: DeviceArgument | Target | None = None) -> int:
     """Returns the part of the period of utilization in which the device's memory was read or written, in
     percent of time, not of bytes.
 
     Arguments, Raises: as temperature.
     """
-    return read_pair("memory_usage", RATES, target)[MEMORY]
+    return read_of_pair("memory_usage", RATES, device, MEMORY)
 
 
 @reading
@@ -103,13 +102,12 @@ KINDS = {"graphics": 0, "sm": 1, "memory": 2, "video": 3}  # nvmlClockType_t
 SM = KINDS["sm"]
 
 
-@reading
-def clock_rate(target: Target) -> int:
+def clock_rate(device: DeviceArgument | Target | None = None) -> int:
     """Returns the clock of a device's multiprocessors now, in MHz (nvmlDeviceGetClockInfo).
 
     Arguments, Raises: as temperature.
     """
-    return read_number("clock_rate", NOW, target, SM)
+    return read_number("clock_rate", NOW, device, SM)
 
 
 @reading

@@ -659,9 +659,10 @@ def the_benchmark_of_hand_overs_finds_nothing_left():
 
     plan = handover_process.QUICK
     cells = handover_process.measure(plan, partial(set_up, kept["kind"]))
-    assert cells["receivers"]["bytes"] == cells["sender"]["bytes"] == 0
+    assert cells["receivers"]["bytes"] == 0
     assert len(cells["first"]["times"]) == len(cells["later"]["times"]) == plan.tensors
-    if kept["kind"] == "standin":
+    if kept["kind"] == "standin":  # other processes use a GPU's memory meanwhile
+        assert cells["sender"]["bytes"] == 0
         assert cells["addresses"]["bytes"] >= plan.tensors * plan.size
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import accelrt
+
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SCRIPTS = [
     "bench_alloc",
@@ -190,3 +192,18 @@ def test_a_c_program_compiles_without_a_warning(modules, tmp_path, program):
 def test_there_are_c_programs(modules):
     found = {path.stem for path in FOLDER.glob("raw/*.c")}
     assert found == {"alloc", "copy", "graph", "launch", "readings", "scaling", "stream"}
+
+
+def test_another_tree_is_a_column_beside_this_one(tmp_path):
+    other = tmp_path / "accelrt"
+    other.mkdir()
+    for each in Path(accelrt.__file__).parent.iterdir():
+        (other / each.name).symlink_to(each)
+    (other / "__init__.py").unlink()
+    text = Path(accelrt.__file__).read_text()
+    (other / "__init__.py").write_text(f'{text}\n__version__ = "of another tree"\n')
+    said = said_by("bench_stream", "--quick", "--tree", str(tmp_path))
+    assert said["columns"] == ["accelrt", str(tmp_path)]
+    assert said["versions"] == {"accelrt": accelrt.__version__, str(tmp_path): "of another tree"}
+    assert all(set(row["cells"]) == set(said["columns"]) for row in said["rows"])
+    assert said["errors"] == []
