@@ -143,7 +143,7 @@ class DeviceBuffer:
         return Array(memory, (size,))
 
     def _accelrt_array(self) -> Any:
-        """Returns what asarray does: the current stream comes behind the buffer's, as where DLPack is used."""
+        """Returns what asarray does: the current stream comes behind the buffer's, as by DLPack."""
         array = self._array()
         current = current_stream(array.device_index)
         if current != array.stream and not current.is_capturing:
