@@ -161,6 +161,19 @@ def test_nothing_is_kept_that_the_graph_uses_no_more(image):
     assert (read_numbers(x) == numbers(5)).all()
 
 
+class Rebinding:
+    """Memory whose interface, read, gives x and y other memory; the instance has it, for 3.13 without a GIL
+    keeps classes for ever."""
+
+    def __init__(self, arguments, within, outer):
+        self.arguments, self.within, self.outer = arguments, within, outer
+
+    @property
+    def __cuda_array_interface__(self):
+        self.arguments.rebind(x=self.within, y=self.within)
+        return {"shape": (COUNT,), "typestr": "<u4", "data": (self.outer.ptr, False), "version": 3}
+
+
 def test_memory_whose_interface_gives_the_graph_other_memory(image):
     number = number_of(image)
     x, y = buffer(), buffer()
@@ -172,13 +185,7 @@ def test_memory_whose_interface_gives_the_graph_other_memory(image):
     arguments = accelrt.GraphParameters(captured(work), x=x, y=y)
     within, outer, first = buffer(), buffer(), buffer()
 
-    class Rebinding:
-        @property
-        def __cuda_array_interface__(self):
-            arguments.rebind(x=within, y=within)
-            return {"shape": (COUNT,), "typestr": "<u4", "data": (outer.ptr, False), "version": 3}
-
-    arguments.replay(x=first, y=Rebinding())  # the call within comes first
+    arguments.replay(x=first, y=Rebinding(arguments, within, outer))  # the call within comes first
     assert (read_numbers(first) == numbers(5)).all()
     assert (read_numbers(outer) == numbers(6)).all()
     assert (read_numbers(within) == 0).all()
