@@ -93,6 +93,7 @@ cdef int copy_uses(uintptr_t address, UseStore* store, Use** uses) noexcept nogi
 # --- memory that a resource lent, by the address at which it begins: any thread, under no lock ---
 
 cdef int add_lent(uintptr_t address) noexcept nogil  # 0 or NO_HOST_MEMORY
+cdef bint is_lent(uintptr_t address) noexcept nogil
 # Ends it, and adds the streams that were recorded as using it to a list of the caller's; NO_HOST_MEMORY: it is lent still,
 # and the list has some of them.
 cdef int drop_lent(uintptr_t address, UseStore* store, Use** uses) noexcept nogil

@@ -651,6 +651,16 @@ cdef int add_lent(uintptr_t address) noexcept nogil:
     return code
 
 
+cdef bint is_lent(uintptr_t address) noexcept nogil:
+    cdef bint lends
+    if load_count(&lent_count) == 0:
+        return False
+    spin_lock(&lending)
+    lends = map_find(&lent, address) != NULL
+    spin_unlock(&lending)
+    return lends
+
+
 cdef int use_lent(uintptr_t address, int device, uintptr_t stream) noexcept nogil:
     cdef Lent* memory
     cdef int code = NOT_ALLOCATED

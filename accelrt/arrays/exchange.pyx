@@ -872,6 +872,8 @@ cdef Array wrap_any(object source, object dtype, object stream):
         array = wrap_numpy(source)
     elif isinstance(source, PoolBlock):
         array = wrap_pinned(source) if (<PoolBlock>source).pinned else wrap_interface(source)
+    elif init.chosen_driver() == "host" and hasattr(source, "_accelrt_array"):  # a DeviceBuffer, host memory to DLPack
+        array = source._accelrt_array()
     elif hasattr(source, "__dlpack__") and hasattr(source, "__dlpack_device__"):
         array = import_any(source)
     elif hasattr(source, "__cuda_array_interface__"):

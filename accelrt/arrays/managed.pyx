@@ -295,7 +295,8 @@ def discard(
 def advise(
     memory: Memory | Sequence[Memory], advice: str, location: DeviceArgument | None = None, *, unset: bool = False,
 ) -> None:
-    """Tells the driver how managed memory will be used (cuMemAdvise).  It holds from now on, whatever is in streams.
+    """Tells the driver how managed memory will be used (cuMemAdvise).  It holds from now on, whatever is in streams, until
+    it is taken back or the driver has the pages back: also for what the cache makes of them once the memory was freed.
 
         accelrt.memory.advise(weights, "read_mostly")
         accelrt.memory.advise(table, "preferred_location", "cpu")

@@ -442,7 +442,7 @@ def checked_shape(shape: Any, flags: int) -> tuple[int, ...]:
         kind = "a cubemap" if cubemap else "a layered array" if layered else "an array"
         raise ArgumentError(f"shape is {shape!r}; {kind} has {fewest} to 3 axes")
     if not all(0 < length < 1 << 31 for length in lengths):
-        raise ArgumentError(f"shape is {shape!r}; each axis has 1 element or more")
+        raise ArgumentError(f"shape is {shape!r}; each axis has 1 to {(1 << 31) - 1} elements")
     if cubemap and (lengths[1] != lengths[2] or lengths[0] % 6 or (lengths[0] != 6 and not layered)):
         raise ArgumentError(
             f"shape is {shape!r}; a cubemap has 6 faces, or 6 for each layer, as high as wide"

@@ -124,12 +124,31 @@ class DeviceBuffer:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The bytes as they are now (CUDA Array Interface, version 3); on the host device too, where copies,
+        fills and kernels take them by it.
+        """
         memory, size = self._held
-        return {**memory.__cuda_array_interface__, "shape": (size,)}
+        stream = memory.stream.handle or 1
+        here = {
+            "typestr": "|u1",
+            "data": (memory.ptr, False),
+            "version": 3,
+            "strides": None,
+            "stream": stream,
+        }
+        return {**getattr(memory, "__cuda_array_interface__", here), "shape": (size,)}
 
     def _array(self) -> Any:
         memory, size = self._held
         return Array(memory, (size,))
+
+    def _accelrt_array(self) -> Any:
+        """Returns what asarray does: the current stream comes behind the buffer's, as by DLPack."""
+        array = self._array()
+        current = current_stream(array.device_index)
+        if current != array.stream and not current.is_capturing:
+            current.wait_stream(array.stream)
+        return array
 
     def __dlpack__(self, **arguments: Any) -> object:
         """Returns the bytes as a DLPack capsule, as accelrt.Array.__dlpack__ does: as they are now.

@@ -37,7 +37,7 @@ from accelrt.resources.checks import check_callable, is_back, mark_back, refuse
 from accelrt.resources.figures import AllocationCounts, OutstandingAllocation
 from accelrt.runtime.access import free_in_pool, free_put_off
 from accelrt.runtime.lifetimes cimport any_capture
-from accelrt.status cimport CAPTURE_UNSUPPORTED, FORKED, OUT_OF_MEMORY, raise_status, refuse_copy
+from accelrt.status cimport CAPTURE_UNSUPPORTED, FORKED, OUT_OF_MEMORY, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport LEGACY, PER_THREAD, Stream, mark_used, stream_for
 from accelrt.streams.stream import default_stream
 
@@ -59,7 +59,7 @@ cdef bint is_inherited() noexcept:
 
 cdef object take_from(Resource resource, object nbytes, Stream stream):
     # An address that a class's take() really returned: memory at 0 would be written to.
-    cdef object address = resource.take(nbytes, stream)
+    cdef object address = resource.take(nbytes, stream) if resource.is_made else refuse_unmade(resource)
     if address is None or not address and isinstance(address, int):
         refuse(resource, nbytes, f"its take() returned {address!r}")
     return checked_address_int(address, "the address that take() returned")
@@ -182,10 +182,10 @@ cdef class Resource:
         device_index: int, the device's ordinal.
 
     A class of your own derives from it and has take(nbytes, stream), which returns an address as int or raises MemoryError,
-    and give_back(address, nbytes, stream); nbytes is 1 or more, and stream a Stream of the device.  Both are called from any
-    thread, give_back from destructors too.
+    and give_back(address, nbytes, stream), both called from any thread, this one from destructors too; nbytes is 1 or more.
     """
     def __init__(self, device: DeviceArgument | None = None) -> None:
+        begin_making(self, None)
         self.device_index = ordinal_of(device)
         self.is_cached = type(self) in CACHED
 
@@ -476,6 +476,7 @@ cdef class Adaptor(Resource):
     def __init__(self, upstream: Resource) -> None:
         if not isinstance(upstream, Resource):
             raise TypeError(f"upstream is {upstream!r} of type {type(upstream).__name__}; pass a Resource")
+        begin_making(self, upstream)
         self.upstream = upstream
         self.device_index = (<Resource>upstream).device_index
         self.is_cached = (<Resource>upstream).is_cached and type(self) in PASSING
@@ -812,7 +813,7 @@ cdef class PrefetchAdaptor(Adaptor):
     Managed memory that goes to the device as it is allocated, in the stream's order (accelrt.memory.prefetch).
 
     Arguments:
-        upstream: Resource.  Memory that is not managed passes as it is.
+        upstream: Resource.  Memory that is not managed passes as it is, and in a capture, which takes no prefetch, all does.
     Raises:
         TypeError: upstream is none.
     """
@@ -824,7 +825,7 @@ cdef class PrefetchAdaptor(Adaptor):
         address = take_from(self.upstream, nbytes, stream)
         try:
             view = views_of_memory()[0](self, self.device_index, stream, address, nbytes)
-            if is_managed(view):
+            if is_managed(view) and not is_captured(stream):
                 prefetch(view, stream=stream)
         except BaseException:
             self.upstream.give_back(address, nbytes, stream)
@@ -957,8 +958,7 @@ cdef int split(Block block, object size) except -1:
     rest.before, rest.behind = block, block.behind
     if rest.behind is not None:
         rest.behind.before = rest
-    block.behind = rest
-    block.size = size
+    block.behind, block.size = rest, size
     return 0
 
 
@@ -988,7 +988,7 @@ cdef class PoolResource(Adaptor):
         upstream: Resource; None is a DeviceResource of the current device.
         initial: int, bytes to take at once.  The current stream is waited for then.
         maximum: int, the most bytes to have from upstream; None is no limit.
-        unit: int, bytes: sizes are rounded up to multiples of it.
+        unit: int, bytes: sizes are rounded up to multiples of it, and so far from its chunk's start each block begins.
     Raises:
         TypeError, ValueError: an argument is none of these; initial is more than maximum.
         MemoryError: upstream has no room for initial.
@@ -1246,9 +1246,11 @@ cdef class PoolResource(Adaptor):
         return self.arenas[key]
 
     cdef Block find(self, object size, Stream stream):
-        cdef Block block = self.arena_of(stream, thread_number()).fit(size)
-        if block is None and stream.handle == PER_THREAD:  # what comes there is behind the legacy default stream
-            block = self.arena_of(default_stream(self.device_index), 0).fit(size)
+        cdef Block block = None
+        if not is_captured(stream):  # a graph may run elsewhere, before the work on the stream that used what is free there
+            block = self.arena_of(stream, thread_number()).fit(size)
+            if block is None and stream.handle == PER_THREAD:  # what comes there is behind the legacy default stream
+                block = self.arena_of(default_stream(self.device_index), 0).fit(size)
         return self.arena_of(None, 0).fit(size) if block is None else block
 
     cdef object hand_out(self, Block block, object size):
@@ -1381,8 +1383,7 @@ cdef class PoolResource(Adaptor):
                     if not isinstance(error, MemoryError):
                         raise
                 else:
-                    chunk.size = chunk.first.size = wanted
-                    chunk.first.address = chunk.address
+                    chunk.size, chunk.first.size, chunk.first.address = wanted, wanted, chunk.address
                     self.arrivals.append((chunk, size, stream, thread_number(), None))
                     self.settle()
                     return chunk.address
@@ -1396,7 +1397,7 @@ cdef class FixedSizeResource(PoolResource):
 
     Arguments:
         upstream: Resource; None is a DeviceResource of the current device.
-        block_size: int, bytes.
+        block_size: int, bytes, rounded up so that blocks begin at multiples of 256, small ones at multiples of their size.
         blocks: int, how many to take at once, the first ones when it is made.
     Raises:
         TypeError, ValueError: an argument is none of these.
@@ -1404,7 +1405,7 @@ cdef class FixedSizeResource(PoolResource):
     """
 
     def __init__(self, upstream: Resource | None = None, block_size: int = 1048576, blocks: int = 128) -> None:
-        size = checked_int(block_size, "block_size", 1, LARGEST, "bytes as int")
+        size = aligned(checked_int(block_size, "block_size", 1, LARGEST - ALIGNMENT, "bytes as int"))
         number = checked_int(blocks, "blocks", 1, LARGEST // size, "a number as int")
         PoolResource.__init__(self, upstream, size * number, unit=size)
         self.growth = size * number
@@ -1496,5 +1497,4 @@ cdef class BinningResource(Adaptor):
 cdef frozenset CACHED = frozenset((DeviceResource, ManagedResource, MemPoolResource))
 cdef frozenset PASSING = frozenset((
     Adaptor, LimitingAdaptor, StatisticsAdaptor, TrackingAdaptor, LoggingAdaptor, FailureCallbackAdaptor, PrefetchAdaptor,
-    HooksAdaptor,
-))
+    HooksAdaptor))

@@ -52,7 +52,8 @@ cdef Record record_on(int device, uintptr_t stream)
 # Asks the driver, once.
 cdef int keep_where_captured(int device, uintptr_t stream, object owner) except -1
 # Keeps what uses memory of an object, with what record_on answered: once an object, and never for memory of the capture's
-# own pool.  ordinal is -1 for host memory; keeper is what has to be kept rather than source, which it holds, or None.
+# own pool, but for what a resource lent of it.  ordinal is -1 for host memory; keeper is what has to be kept rather than
+# source, which it holds, or None.
 cdef int keep_side_slow(Record record, object source, object keeper, int ordinal, uintptr_t address) except -1
 cdef int side_ordinal(int ordinal, uintptr_t address) noexcept  # a Side's; ordinal is -1 of host memory
 cdef PoolUse pool_of(int ordinal, uintptr_t address)  # the private pool that the memory is of, or None

@@ -15,7 +15,7 @@ from accelrt.allocator.pinned.cache cimport (
     is_cached_pinned, PinnedStats, read_pinned_stats, record_deferred_pinned, release_pinned, tidy_pinned, use_pinned_on,
 )
 from accelrt.allocator.pool cimport (
-    MAX_DEVICES, in_private, pool_if_made, record_deferred_uses, release, try_use_across, use_across,
+    MAX_DEVICES, in_private, is_lent, pool_if_made, record_deferred_uses, release, try_use_across, use_across,
 )
 from accelrt.allocator.readers cimport list_live, list_live_pools, LiveBlock, LivePool, record_array
 from accelrt.core.handle_map cimport map_clear, map_find, map_insert, map_remove, map_reserve
@@ -208,7 +208,8 @@ cdef int keep_side_slow(Record record, object source, object keeper, int ordinal
     if use is not None:
         note_pool(record, use)
         if use.id[0] == record.pool[0] and use.id[1] == record.pool[1] and ordinal == record.ordinal:
-            return 0  # it stays the graph's, which may use it for several things one after the other
+            if not is_lent(address):  # else a pool on top of it may hand it to others
+                return 0  # it stays the graph's, which may use it for several things one after the other
     record.kept.append(source if keeper is None else keeper)
     note_source(record, key)
     side = Side.__new__(Side)

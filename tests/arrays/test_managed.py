@@ -210,6 +210,18 @@ def test_memory_comes_back_from_the_cache():
     assert accelrt.memory_stats()["allocated_bytes.all.current"] == 0
 
 
+def test_advice_stays_with_memory_that_comes_from_the_cache_until_it_is_taken_back():
+    def advised(unset):
+        buffer = accelrt.Buffer(1 << 20, managed=True)
+        told = memory.managed_attributes(buffer).read_mostly
+        memory.advise(buffer, "read_mostly", unset=unset)
+        return told
+
+    assert [advised(unset) for unset in (False, True, False)] == [False, True, False]
+    accelrt.empty_cache()
+    assert not advised(True)
+
+
 def test_prefetches_and_advice_are_told():
     buffer = accelrt.Buffer(4 * MIB, managed=True)
     assert memory.managed_attributes(buffer) == (False, None, (), None)

@@ -307,6 +307,42 @@ def test_a_pool_is_destroyed_behind_its_last_memory():
     ]
 
 
+@pytest.mark.host
+def test_a_pool_of_thousands_of_pieces_is_full_when_its_limit_is():
+    """Each piece takes the first gap of the file that has room, found by one walk over the others."""
+    pool = memory.DriverPool(ipc_enabled=True, max_size=1 << 25)
+    pieces = []
+    with pytest.raises(accelrt.OutOfMemoryError):
+        while True:
+            pieces.append(pool.allocate(4096))
+    assert len(pieces) == (1 << 25) // 4096
+    del pieces
+    pool.trim_to(0)
+    assert pool.used_mem_current == pool.reserved_mem_current == 0
+
+
+@pytest.mark.host
+def test_pieces_in_the_gaps_of_a_pools_file_share_no_bytes():
+    pool = memory.DriverPool(ipc_enabled=True, max_size=1 << 25)
+    sizes = [4096, 3 * 4096, 2 * 4096, 5 * 4096] * 8
+    pieces = {number: pool.allocate(size) for number, size in enumerate(sizes)}
+    for number in range(0, len(sizes), 3):  # gaps of every size, and of two pieces in a row
+        del pieces[number]
+        if number % 2:
+            del pieces[number + 1]
+    pool.trim_to(0)
+    held = pool.reserved_mem_current
+    assert held == sum(sizes[number] for number in pieces)
+    for number, size in enumerate((6 * 4096, 4096, 4096, 2 * 4096, 9 * 4096, 4096), 100):
+        pieces[number] = pool.allocate(size)
+    assert pool.reserved_mem_current == held + 20 * 4096
+    for number, piece in pieces.items():
+        accelrt.copy(piece, np.full(piece.nbytes, number, np.uint8))
+    assert {number: seen(piece) for number, piece in pieces.items()} == {
+        number: [number] for number in pieces
+    }
+
+
 def test_what_is_no_pool_for_others_is_refused(pool):
     for wrong in (-1, True, "8", 1 << 60):
         with pytest.raises(ValueError, match="max_size is"):

@@ -94,6 +94,14 @@ UNMADE = {
     "Branch.__enter__": lambda: forgetful(CLASSES["accelrt.graphs.graph.Branch"]).__enter__(),
     "device.__enter__": lambda: forgetful(accelrt.device).__enter__(),
     "set_device(device)": lambda: accelrt.set_device(forgetful(accelrt.device)),
+    "Resource.allocate": lambda: forgetful(accelrt.resources.Resource).allocate(64),
+    "DeviceResource.buffer": lambda: forgetful(accelrt.resources.DeviceResource).buffer(64),
+    "Adaptor.allocate": lambda: forgetful(accelrt.resources.Adaptor).allocate(64),
+    "PoolResource.buffer": lambda: forgetful(accelrt.resources.PoolResource).buffer(64),
+    "Adaptor(Resource)": lambda: accelrt.resources.Adaptor(forgetful(accelrt.resources.Adaptor)),
+    "DeviceBuffer(resource=Resource)": lambda: accelrt.resources.DeviceBuffer(
+        64, resource=forgetful(accelrt.resources.BinningResource)
+    ),
     "change_current_allocator": lambda: accelrt.memory.change_current_allocator(
         forgetful(accelrt.memory.CUDAPluggableAllocator)
     ),
@@ -121,6 +129,17 @@ def whole():
     yield accelrt.register_host(np.zeros(4096, np.uint8)), (bytearray(64),)
     yield pool, ()
     yield graph.if_(accelrt.Buffer(4)), (graph, accelrt.Buffer(4), 0)
+    device = accelrt.resources.DeviceResource()
+    yield device, ()
+    for kind in ("Adaptor", "StatisticsAdaptor", "PoolResource", "FixedSizeResource", "BinningResource"):
+        resource = getattr(accelrt.resources, kind)(device)
+        yield resource, (resource,)
+
+
+def test_no_resource_stands_on_itself():
+    adaptor = accelrt.resources.Adaptor.__new__(accelrt.resources.Adaptor)
+    with pytest.raises(RuntimeError, match="never initialised"):
+        adaptor.__init__(adaptor)
 
 
 def test_being_made_twice_is_refused():

@@ -220,3 +220,44 @@ def test_a_block_frees_the_memory():
     with resources.DeviceBuffer(100) as growing:
         assert growing.capacity == 100
     assert (growing.nbytes, growing.ptr) == (0, 0)
+
+
+SOURCES = {
+    "device": resources.DeviceResource,
+    "managed": resources.ManagedResource,
+    "pool": resources.PoolResource,
+    "driver pool": resources.DriverPoolResource,
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_copies_fills_and_kernels_take_the_buffer_itself(name):
+    growing = resources.DeviceBuffer(16, accelrt.Stream(), SOURCES[name]())
+    accelrt.fill(growing, 3)
+    accelrt.copy(growing, b"abcd")
+    back = bytearray(16)
+    accelrt.copy(back, growing)
+    assert bytes(back) == b"abcd" + bytes([3]) * 12
+    growing.resize(1000)
+    doubled = accelrt.elementwise("uint8 x", "uint8 y", "y = x + x")(accelrt.asarray(growing))
+    assert doubled.numpy()[:16].tolist() == [2 * byte for byte in b"abcd" + bytes([3]) * 12]
+    with pytest.raises(ValueError, match="1000"):
+        accelrt.copy(growing, bytes(1001))
+
+
+def test_moves_of_managed_memory_take_the_buffer_itself():
+    growing = resources.DeviceBuffer(1 << 16, resource=resources.ManagedResource())
+    accelrt.memory.prefetch(growing, "cpu")
+    assert accelrt.memory.managed_attributes(growing).last_prefetch_location == "cpu"
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_an_array_on_the_buffer_has_its_bytes_and_outlives_a_move(name):
+    growing = resources.DeviceBuffer.from_host(b"abc", resource=SOURCES[name]())
+    array = accelrt.asarray(growing, copy=False)
+    assert array.ptr == growing.ptr
+    array.fill_(7)
+    assert growing.to_bytes() == bytes([7]) * 3
+    growing.resize(100_000)
+    accelrt.fill(growing, 1)
+    assert array.tolist() == [7, 7, 7]

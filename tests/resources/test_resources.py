@@ -612,6 +612,19 @@ def test_an_address_that_is_none_is_refused(name, given):
         assert (resource.total_bytes, resource.used_bytes) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("size", "block"),
+    [(1, 1), (3, 4), (8, 8), (100, 128), (256, 256), (257, 512), (1001, 1024), (4096, 4096)],
+)
+def test_blocks_of_one_size_begin_where_values_of_any_type_may(size, block):
+    fixed = resources.FixedSizeResource(block_size=size, blocks=3)
+    assert fixed.block_size == block
+    addresses = [fixed.allocate(size) for _ in range(3)]
+    assert [address % min(block, 256) for address in addresses] == [0, 0, 0]
+    for address in addresses:
+        fixed.deallocate(address, size)
+
+
 def memory_in_use():
     gc.collect()
     accelrt.synchronize()

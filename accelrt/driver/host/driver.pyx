@@ -640,8 +640,12 @@ cdef int add_pooled(HostPool* pool, size_t size, Pooled** out_block) noexcept no
 
 
 cdef void keep_block(HostPool* pool, Pooled* block, size_t size) noexcept nogil:
-    block.size, block.next = size, pool.blocks
-    pool.blocks = block
+    # By their places in the pool's file; without one, the newest first.
+    cdef Pooled** slot = &pool.blocks
+    while slot[0] != NULL and slot[0].offset < block.offset:
+        slot = &slot[0].next
+    block.size, block.next = size, slot[0]
+    slot[0] = block
     count_pooled(pool, RESERVED_BYTES, size)
 
 
@@ -650,12 +654,9 @@ cdef int make_part(HostPool* pool, size_t size, long* out_offset, uintptr_t* out
     cdef Pooled* block = pool.blocks
     cdef long offset = HEADER
     cdef int code
-    while block != NULL:
-        if offset < block.offset + <long>block.size and block.offset < offset + <long>size:
-            offset = block.offset + <long>block.size
-            block = pool.blocks
-        else:
-            block = block.next
+    while block != NULL and block.offset < offset + <long>size:
+        offset = block.offset + <long>block.size
+        block = block.next
     if <size_t>offset + size > pool.limit:
         return OUT_OF_MEMORY
     code = take_room(pool, size)

@@ -67,7 +67,7 @@ cdef struct HostPool:
     KeptFile file      # (POOLED)
     size_t limit       # bytes of it, with the header
     bint imported      # another process's
-    Pooled* blocks
+    Pooled* blocks     # by their offsets
     uint64_t[9] values  # by attribute
     int[MAX_HOST_DEVICES] access  # MEMORY_ numbers of other devices, which reach all memory whatever this says
     HostPool* after
