@@ -105,11 +105,15 @@ def test_properties_are_one_object_with_the_drivers_figures():
 
 
 def test_memory_information_follows_allocation():
-    free, total = accelrt.mem_get_info(0)
-    with accelrt.Buffer(64 << 20, device=0):
-        less, same = accelrt.mem_get_info(0)
-    assert total == same
-    assert free - less >= 64 << 20
+    for _ in range(20):  # on a GPU memory of other processes comes and goes meanwhile
+        free, total = accelrt.mem_get_info(0)
+        with accelrt.Buffer(64 << 20, device=0):
+            less, same = accelrt.mem_get_info(0)
+        accelrt.empty_cache()
+        assert total == same
+        if free - less >= 64 << 20:
+            return
+    pytest.fail("free memory never followed an allocation")
 
 
 def test_peers():
