@@ -20,10 +20,11 @@ class Run:
 
     count: int
     seconds: float
-    random: random.Random
+    seed: int
     said: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
         self.end = perf_counter() + self.seconds
 
     def over(self) -> bool:

@@ -201,17 +201,21 @@ def graphs(run: Run) -> None:
 
 
 def definitions(run: Run) -> None:
-    """Random operations on random definitions, of which nothing is left."""
+    """Random operations on random definitions, of which nothing is left.
+
+    Each subject has a seed that the one before it gives, so that a run with that seed begins with it.
+    """
     done = replays = 0
-    live = accelrt.memory_allocated()
+    live, seed = accelrt.memory_allocated(), run.seed
     while done < run.count and not run.over():
-        subject = Definitions(run.random, peers.on_host())
-        for _ in range(min(OPERATIONS, run.count - done)):
+        subject = Definitions(random.Random(seed), peers.on_host())
+        for step in range(min(OPERATIONS, run.count - done)):
             try:
                 subject.step()
             except DifferenceError as error:
-                check(False, str(error))
+                check(False, f"{error}, after {step + 1} operations with --seed {seed}")
             done += 1
+        seed = random.Random(seed + 1).getrandbits(32)
         replays += subject.replays
         del subject
         for _ in range(2):  # what a replay under way kept of a cycle goes with the next collection
@@ -234,7 +238,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON on one line")
     options = parser.parse_args()
     count = COUNTS[options.mode] if options.count is None else options.count
-    run = Run(count, options.seconds, random.Random(options.seed))
+    run = Run(count, options.seconds, options.seed)
     start = perf_counter()
     modes = {"updates": updates, "commits": commits, "graphs": graphs, "definitions": definitions}
     modes[options.mode](run)

@@ -314,6 +314,17 @@ UNTOLD = """
 import random_definitions
 random_definitions.accelrt.DefinitionNode.update = lambda self, **changes: None
 """
+UNTOLD_LATE = """
+import random_definitions
+class Late(random_definitions.Definitions):
+    begun = 0
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        Late.begun += 1
+        if Late.begun == 2:
+            random_definitions.accelrt.DefinitionNode.update = lambda self, **changes: None
+long_runs.Definitions = Late
+"""
 UNCOUNTED = """
 import definition_model
 definition_model.DEEDS["host"] = lambda node, conditions: None
@@ -331,14 +342,24 @@ definition_model.DEEDS["host"] = lambda node, conditions: None
     ],
 )
 def test_a_long_run_sees_what_differs(tmp_path, mode, wrong, said):
-    arguments = ["long_runs.py", mode, "--count", "1000"]
-    text = f"import sys; sys.argv = {arguments}\nimport long_runs\n{wrong}\nlong_runs.main()\n"
-    (tmp_path / "wrong.py").write_text(text)
-    environment = {**os.environ, "ACCELRT_DRIVER": "host", "PYTHONPATH": str(FOLDER)}
-    command = [sys.executable, str(tmp_path / "wrong.py")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    done = wrong_run(tmp_path, mode, wrong)
     assert done.returncode == 1
     assert said in done.stderr
+
+
+def test_a_difference_comes_again_by_the_seed_that_is_said(tmp_path):
+    first = wrong_run(tmp_path, "definitions", UNTOLD_LATE).stderr
+    assert "operations with --seed 1\n" not in first
+    assert wrong_run(tmp_path, "definitions", UNTOLD, first.split()[-1]).stderr == first
+
+
+def wrong_run(folder, mode, wrong, seed="1"):
+    arguments = ["long_runs.py", mode, "--count", "1000", "--seed", seed]
+    text = f"import sys; sys.argv = {arguments}\nimport long_runs\n{wrong}\nlong_runs.main()\n"
+    (folder / "wrong.py").write_text(text)
+    environment = {**os.environ, "ACCELRT_DRIVER": "host", "PYTHONPATH": str(FOLDER)}
+    command = [sys.executable, str(folder / "wrong.py")]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
 
 
 def test_a_kv_cache_needs_little_more_than_its_sequences(modules, monkeypatch):
