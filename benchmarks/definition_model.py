@@ -87,6 +87,16 @@ class Model:
         each = [node.uses() for node in self.nodes.values()]
         return set().union(*(read for read, _ in each)), set().union(*(written for _, written in each))
 
+    def writers(self, memory: Memory) -> list[str]:
+        """The nodes that write to a memory, in words."""
+        words = []
+        for key, node in self.nodes.items():
+            if memory in node.uses()[1]:
+                inner = [each for graph in node.graphs for each in graph.writers(memory)]
+                what = f" ({'; '.join(inner)})" if node.graphs else f" of {node.count}, number {node.number}"
+                words.append(node.kind + what + ", left out" * (key in self.left_out))
+        return words
+
     def using(self, others: dict[Memory, Memory]) -> "Model":
         """A copy whose nodes use other memory in place of some."""
         model = self.copied()

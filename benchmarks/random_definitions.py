@@ -251,8 +251,9 @@ class Definitions(Changes):
 
     def replay(self) -> None:
         """Replays instances, one after the other, and compares all memory."""
+        replayed = self.chosen.choices(self.instances, k=2) if self.instances else []
         with accelrt.stream(self.stream):
-            for instance in self.chosen.choices(self.instances, k=2) if self.instances else ():
+            for instance in replayed:
                 instance.real.replay()
                 instance.model.run({})
                 self.replays += 1
@@ -262,7 +263,10 @@ class Definitions(Changes):
         for memory in self.memories:
             places = np.flatnonzero(memory.seen != memory.expected)
             if places.size:
-                raise DifferenceError(f"{places.size} bytes differ, the first of them at {places[0]}")
+                deeds = "; ".join(each for instance in replayed for each in instance.model.writers(memory))
+                raise DifferenceError(
+                    f"{places.size} bytes differ, the first of them at {places[0]}; there write: {deeds}"
+                )
         for counter in self.counters:
             if counter.calls != counter.expected:
                 raise DifferenceError(f"a function was called {counter.calls} times, not {counter.expected}")
