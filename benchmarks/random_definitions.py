@@ -263,9 +263,14 @@ class Definitions(Changes):
         for memory in self.memories:
             places = np.flatnonzero(memory.seen != memory.expected)
             if places.size:
+                with accelrt.stream(self.stream):
+                    memory.reader.replay()
+                self.stream.synchronize()
+                again = np.count_nonzero(memory.seen != memory.expected)
                 deeds = "; ".join(each for instance in replayed for each in instance.model.writers(memory))
                 raise DifferenceError(
-                    f"{places.size} bytes differ, the first of them at {places[0]}; there write: {deeds}"
+                    f"{places.size} bytes differ ({again} when read again), the first of them "
+                    f"at {places[0]}; there write: {deeds}"
                 )
         for counter in self.counters:
             if counter.calls != counter.expected:

@@ -337,7 +337,7 @@ definition_model.DEEDS["host"] = lambda node, conditions: None
         ("commits", LOSSY_PAGES, "lost its contents"),
         ("graphs", FORGETFUL, "differ after"),
         ("graphs", BLIND, "was found in a graph"),
-        ("definitions", UNTOLD, "bytes differ"),
+        ("definitions", UNTOLD, "when read again"),
         ("definitions", UNCOUNTED, "times, not 0"),
     ],
 )
