@@ -265,7 +265,7 @@ def test_a_fork_server_starts_processes_that_open_memory():
     assert (other.call(read, array) == 3).all()
     other.stop()
     del array
-    wait_until(lambda: accelrt.sharing.statistics()["lent_bytes"] == 0)
+    wait_until(lambda: accelrt.sharing.statistics()["lent_bytes"] == 0 == accelrt.memory_allocated())
 
 
 def test_many_hand_overs_leave_no_descriptor(other):

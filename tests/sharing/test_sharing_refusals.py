@@ -147,7 +147,7 @@ def test_another_authkey():
             other.call(with_another_key, handle)
         assert (other.call(opened, handle) == 1).all()
     other.stop()
-    wait_until(lambda: accelrt.sharing.statistics()["lent_bytes"] == 0)
+    wait_until(lambda: accelrt.sharing.statistics()["lent_bytes"] == 0 == accelrt.memory_allocated())
 
 
 @in_own_process(ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"])
