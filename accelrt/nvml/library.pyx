@@ -461,7 +461,8 @@ def find_targets_by(find: Callable[[DeviceArgument | Target | None], object]) ->
     target_finder = find
 
 
-cdef object target_of(object device):
+# stub: def find_target(device: DeviceArgument | Target | None) -> object: ...
+cpdef object find_target(object device):
     cdef object target = None
     if type(device) is Target:
         return device
@@ -472,7 +473,7 @@ cdef object target_of(object device):
 
 def read_number(str reading, int number, device: DeviceArgument | Target | None, int kind=-1) -> int:
     """An unsigned int: f(device, out), or f(device, kind, out)."""
-    cdef object target = target_of(device)
+    cdef object target = find_target(device)
     cdef unsigned int value = 0
     cdef Call call = Call(UNSIGNED, number, kind, NONE, NULL, &value)
     if type(target) is not Target:
@@ -483,7 +484,7 @@ def read_number(str reading, int number, device: DeviceArgument | Target | None,
 
 def read_of_pair(str reading, int number, device: DeviceArgument | Target | None, int which) -> int:
     """The first or second (which: 0, 1) unsigned int of a structure of two: f(device, out)."""
-    cdef object target = target_of(device)
+    cdef object target = find_target(device)
     cdef unsigned int[2] values
     cdef Call call = Call(UNSIGNED, number, NONE, NONE, NULL, &values[0])
     if type(target) is not Target:

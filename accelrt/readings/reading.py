@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from accelrt.nvml.library import Target, reading_error, ready
+from accelrt.nvml.library import Target, reading_error
 from accelrt.readings.records import supported
-from accelrt.readings.targets import target_for
+from accelrt.readings.targets import find_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,9 +31,7 @@ def reading(function: Callable[[Target], T]) -> Reading[T]:
     """The reading that a function has of NVML's devices; others answer by their method of its name."""
 
     def read(device: DeviceArgument | Target | None = None) -> T:
-        target = ready.get(device) if device is None or type(device) is int else None
-        if target is None:
-            target = target_for(device)
+        target = find_target(device)
         if isinstance(target, Target):
             return function(target)
         answer: T = getattr(target, function.__name__)()

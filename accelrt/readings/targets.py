@@ -14,6 +14,7 @@ from accelrt import identity
 from accelrt.core.process import NAMES, call_at_fork
 from accelrt.devices.device import current_device, parse
 from accelrt.nvml.library import Target, find_targets_by, ready
+from accelrt.nvml.library import find_target as find_target  # which finds by what is here
 from accelrt.runtime import init
 
 if TYPE_CHECKING:
