@@ -363,27 +363,37 @@ cdef int note_elsewhere(Operand* side, Stream stream) except -1:
     return 0
 
 
+cdef enum:
+    PAGE_LOCKED = -1    # a device's ordinal is 0 or more
+    UNKNOWN_PLACE = -2
+
+cdef int place_of(uintptr_t address) noexcept nogil:
+    # Where the driver says that memory is.
+    cdef int device = PAGE_LOCKED
+    return UNKNOWN_PLACE if registry.active().pointer_device(address, &device) else max(device, PAGE_LOCKED)
+
+
 cdef bint is_asynchronous(Operand* side) except -1:
     # Other host memory than page-locked is read or written before the driver's call returns.
-    cdef int device = 0, code
+    cdef int place
     if side.ordinal >= 0 or (side.ordered and side.address) or is_cached_pinned(side.address):
         return True
     with nogil:
-        code = registry.active().pointer_device(side.address, &device)
-    if code and not still_has(<object>side.source, side.address):
+        place = place_of(side.address)
+    if place == UNKNOWN_PLACE and not still_has(<object>side.source, side.address):
         raise_lost(<object>side.source, "memory")
-    return code == 0 and device < 0
+    return place == PAGE_LOCKED
 
 
 cdef bint is_of_device(const Operand* side) noexcept:
     # Host memory to its owner, of a device to the driver, which stages none of it: NumPy's view of managed memory, or of the
     # host device's.
-    cdef int device = -1, code
+    cdef int place
     if side.ordered or side.address == 0 or is_cached_pinned(side.address):
         return False
     with nogil:
-        code = registry.active().pointer_device(side.address, &device)
-    return code == 0 and device >= 0
+        place = place_of(side.address)
+    return place >= 0
 
 
 cdef bint may_capture(Stream stream) noexcept:
@@ -722,14 +732,11 @@ cdef int put_in_slow(Operand* to, Operand* origin, Stream worker, uintptr_t dst,
 
 
 cdef int copy_of_devices(Stream worker, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:
-    # Of the host device NumPy sees memory as the CPU's, which is one device's all the same; the caller may use it at once.
-    cdef int to = -1, origin = -1, code
-    if registry.active().pointer_device(dst, &to) or registry.active().pointer_device(src, &origin):
-        return INVALID_VALUE
+    # Of the host device NumPy sees memory as the CPU's, which is one device's all the same (is_of_device).
+    cdef int to = place_of(dst), origin = place_of(src)
     if to < 0 or origin < 0 or to == origin:
         return INVALID_VALUE
-    code = registry.active().copy_across(worker.device_index, worker.handle, to, dst, origin, src, size)
-    return code if code else registry.active().stream_synchronize(worker.device_index, worker.handle)
+    return registry.active().copy_across(worker.device_index, worker.handle, to, dst, origin, src, size)
 
 
 cdef int raise_refused(int code, Stream worker, uintptr_t dst, uintptr_t src, size_t size) except -1:
