@@ -52,16 +52,21 @@ def contents(buffer):
     return set(back.tolist())
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_replays_leave_alone_what_others_have(name):
-    resource, stream, graph = SOURCES[name](), accelrt.Stream(), accelrt.CUDAGraph()
-    last = capture(resource, stream, graph)
+def judge_replay(resource, stream, graph):
+    """A replay leaves alone what others have of the resource."""
     others = [resource.buffer(4096, stream) for _ in range(4)]
     for other in others:
         other.fill(1, stream=stream)
     with accelrt.stream(stream):
         graph.replay()
     assert [contents(other) for other in others] == [{1}] * 4
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_replays_leave_alone_what_others_have(name):
+    resource, stream, graph = SOURCES[name](), accelrt.Stream(), accelrt.CUDAGraph()
+    last = capture(resource, stream, graph)
+    judge_replay(resource, stream, graph)
     assert contents(last) == {7}
 
 
@@ -70,12 +75,7 @@ def test_what_is_dropped_behind_the_capture_stays_the_graphs(name):
     resource, stream, graph = SOURCES[name](), accelrt.Stream(), accelrt.CUDAGraph()
     last = capture(resource, stream, graph)
     del last
-    others = [resource.buffer(4096, stream) for _ in range(4)]
-    for other in others:
-        other.fill(1, stream=stream)
-    with accelrt.stream(stream):
-        graph.replay()
-    assert [contents(other) for other in others] == [{1}] * 4
+    judge_replay(resource, stream, graph)
 
 
 def test_a_pool_has_the_memory_back_when_the_graph_ends():
