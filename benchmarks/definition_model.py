@@ -209,6 +209,7 @@ class Made:
     rebound: dict[Memory, Memory] = field(
         default_factory=dict
     )  # what names gave it in place of that's memory
+    reshapes: int = 0  # edges and nodes that came and went; of an instance: its source's, then
 
     def node(self, key: int) -> accelrt.DefinitionNode:
         """A definition's node."""

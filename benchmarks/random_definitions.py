@@ -184,6 +184,7 @@ class Definitions(Changes):
         del graph.model.nodes[key]
         graph.model.edges = {edge for edge in graph.model.edges if key not in edge}
         real.remove()
+        graph.reshapes += 1
         self.order(graph)
 
     def order(self, graph: Made) -> None:
@@ -191,6 +192,7 @@ class Definitions(Changes):
         while (edge := next(graph.model.unordered(), None)) is not None:
             graph.real.add_edge(*map(graph.node, edge))
             graph.model.edges.add(edge)
+            graph.reshapes += 1
 
     def join(self) -> None:
         """Adds an edge that is not needed."""
@@ -202,6 +204,7 @@ class Definitions(Changes):
             if edge not in graph.model.edges:
                 graph.real.add_edge(*map(graph.node, edge))
                 graph.model.edges.add(edge)
+                graph.reshapes += 1
 
     def part(self) -> None:
         """Takes an edge back, and adds those that are needed then."""
@@ -210,6 +213,7 @@ class Definitions(Changes):
             edge = self.chosen.choice(sorted(graph.model.edges))
             graph.real.remove_edge(*map(graph.node, edge))
             graph.model.edges.discard(edge)
+            graph.reshapes += 1
             self.order(graph)
 
     def clone(self) -> None:
@@ -231,7 +235,7 @@ class Definitions(Changes):
                 raise
             return  # clones and children that were made of it before its conditions count as instances
         first = graph.model.copied()
-        self.instances.append(Made(graph.model.copied(), real, graph, graph, first))
+        self.instances.append(Made(graph.model.copied(), real, graph, graph, first, reshapes=graph.reshapes))
 
     def drop(self) -> None:
         """Drops a definition, an instance or a Buffer; what is used stays."""

@@ -144,6 +144,10 @@ cdef void restore_mode(Table* table, int before) noexcept nogil
 cdef enum:
     MAX_DEVICES = 64
 
+# Whether an instance leaves nodes out.  Which those are after an update is sure only where it is by its own graph, unchanged
+# but for what nodes do.
+cdef bint leaves_nodes_out(uintptr_t exec_) noexcept nogil
+
 # --- driver events, handed out again once they are returned: to have one costs no driver call then ---
 cdef struct PooledEvent:
     uintptr_t handle

@@ -730,9 +730,8 @@ def is_capture_ending() -> bool:
 # order of their stream, or lose the context; copies and kernels are left out as they should be.  So no driver is asked to: a
 # fill that is left out fills one element of memory that nothing reads, and what it does otherwise is kept here.
 #
-# Which nodes of another graph are left out once an instance is updated by it no driver tells: it pairs them by what they do
-# too, not by their order alone.  So it is updated by a graph with the nodes and edges that its own had, and by no other.
-# One thread at a time changes an instance, as drivers have it.
+# Which nodes of another graph are left out once an instance is updated by it no driver tells, so that callers ask
+# leaves_nodes_out before.  One thread at a time changes an instance, as drivers have it.
 
 cdef struct LeftOut:
     uintptr_t node
@@ -741,7 +740,6 @@ cdef struct LeftOut:
 
 cdef struct Leaving:         # an instance that leaves nodes out, or did
     int device
-    uint64_t shape           # of its graph when a node was first left out: shape_of
     LeftOut* nodes
 
 cdef struct Unread:          # memory that fills which are left out write to
@@ -784,29 +782,27 @@ cdef LeftOut** find_left_out(Leaving* instance, uintptr_t node) noexcept nogil:
     return NULL if link == NULL or link[0] == NULL else link
 
 
-cdef int shape_of(uintptr_t graph, uintptr_t node, uint64_t* out_shape, bint* out_has_node) noexcept nogil:
-    # A number of the handles of a graph's nodes and of its edges; and whether the node is one of them.
-    cdef size_t nodes = 0, edges = 0, place
+cdef bint leaves_nodes_out(uintptr_t exec_) noexcept nogil:
+    cdef Leaving* instance = leaving_of(exec_)
+    return instance != NULL and instance.nodes != NULL
+
+
+cdef int require_node(uintptr_t graph, uintptr_t node) noexcept nogil:
+    # INVALID_VALUE: it is within a child or a body.
+    cdef size_t count = 0, place
     cdef uintptr_t* handles
-    cdef uint64_t shape = 0xCBF29CE484222325ULL  # FNV-1a, of words
-    cdef int code = inner.graph_nodes(graph, 0, NULL, &nodes)
-    if code == 0:
-        code = inner.graph_edges(graph, 0, NULL, NULL, NULL, &edges)
+    cdef int code = inner.graph_nodes(graph, 0, NULL, &count)
     if code:
         return code
-    handles = <uintptr_t*>calloc(nodes + 3 * edges + 1, sizeof(uintptr_t))
+    handles = <uintptr_t*>calloc(count + 1, sizeof(uintptr_t))
     if handles == NULL:
         return NO_HOST_MEMORY
-    code = inner.graph_nodes(graph, nodes, handles, &nodes) if nodes else 0
-    if code == 0 and edges:
-        code = inner.graph_edges(
-            graph, edges, handles + nodes, handles + nodes + edges, handles + nodes + 2 * edges, &edges)
-    out_has_node[0] = False
-    for place in range(nodes + 3 * edges):
-        if place < nodes and handles[place] == node:
-            out_has_node[0] = True
-        shape = (shape ^ handles[place]) * 0x100000001B3ULL
-    out_shape[0] = shape ^ nodes
+    code = inner.graph_nodes(graph, count, handles, &count)
+    if code == 0:
+        code = INVALID_VALUE
+        for place in range(count):
+            if handles[place] == node:
+                code = 0
     free(handles)
     return code
 
@@ -882,9 +878,9 @@ cdef int set_aside(int device, uintptr_t graph, uintptr_t exec_, uintptr_t node,
 
 
 cdef int leave_fill_out(
-    int device, uintptr_t graph, uintptr_t exec_, uintptr_t node, const NodeParams* had, bint is_top, NodeParams* out_params
+    int device, uintptr_t graph, uintptr_t exec_, uintptr_t node, const NodeParams* had, NodeParams* out_params
 ) noexcept nogil:
-    cdef int code = 0 if is_top else INVALID_VALUE
+    cdef int code = require_node(graph, node)
     if code == 0 and had == NULL:
         code = inner.graph_node_params(graph, node, out_params)
     elif code == 0:
@@ -904,19 +900,16 @@ cdef int leave_out(
     int device, uintptr_t graph, uintptr_t exec_, uintptr_t node, int type_, NodeParams* had
 ) noexcept nogil:
     cdef Leaving* instance = leaving_of(exec_)
-    cdef bint is_new = instance == NULL, is_top = False
+    cdef bint is_new = instance == NULL
     cdef LeftOut* left
-    cdef uint64_t shape = 0
     cdef int code
     if find_left_out(instance, node) != NULL:
         return 0
     left = <LeftOut*>calloc(1, sizeof(LeftOut))
     instance = <Leaving*>calloc(1, sizeof(Leaving)) if is_new else instance
     code = NO_HOST_MEMORY if left == NULL or instance == NULL else 0
-    if code == 0 and (is_new or type_ == NODE_FILL):
-        code = shape_of(graph, node, &shape, &is_top)
     if code == 0 and is_new:
-        instance.device, instance.shape = device, shape
+        instance.device = device
         spin_lock(&leaving_lock)
         code = map_reserve(&leaving)
         if code == 0:
@@ -925,7 +918,7 @@ cdef int leave_out(
         spin_unlock(&leaving_lock)
         is_new = code != 0
     if code == 0 and type_ == NODE_FILL:
-        code = leave_fill_out(device, graph, exec_, node, had, is_top, &left.params)
+        code = leave_fill_out(device, graph, exec_, node, had, &left.params)
     elif code == 0:
         code = inner.graph_node_enable(device, graph, exec_, node, False, had)
     if code:
@@ -995,17 +988,13 @@ cdef int switching_graph_node_set(
 
 
 cdef int switching_graph_update(uintptr_t exec_, uintptr_t graph, int* out_result, uintptr_t* out_node) noexcept nogil:
+    # By the graph that the instance was made of, with the nodes and edges of then, where it leaves nodes out.
     cdef Leaving* instance = leaving_of(exec_)
     cdef LeftOut* left = NULL if instance == NULL else instance.nodes
+    cdef LeftOut** link
     cdef NodeParams params
-    cdef uint64_t shape = 0
-    cdef bint is_top = False
-    cdef int code = 0
+    cdef int code = 0, refused = 0
     out_result[0], out_node[0] = 0, 0
-    if left != NULL:
-        code = shape_of(graph, left.node, &shape, &is_top)
-        if code == 0 and shape != instance.shape:
-            code = NOT_SUPPORTED
     while left != NULL and code == 0:
         if left.params.type == NODE_FILL:
             code = inner.graph_node_params(graph, left.node, &params)
@@ -1014,13 +1003,20 @@ cdef int switching_graph_update(uintptr_t exec_, uintptr_t graph, int* out_resul
         left = left.next
     if code == 0:
         code = inner.graph_update(exec_, graph, out_result, out_node)
-    left = NULL if code or instance == NULL else instance.nodes
-    while left != NULL and code == 0:
+    link = NULL if code or instance == NULL else &instance.nodes
+    while link != NULL and link[0] != NULL:
+        left = link[0]
+        refused = 0
         if left.params.type == NODE_FILL:
-            code = inner.graph_node_params(graph, left.node, &left.params)
-            if code == 0:
-                code = set_aside(instance.device, graph, exec_, left.node, &left.params)
-        left = left.next
+            refused = inner.graph_node_params(graph, left.node, &left.params)
+            if refused == 0:
+                refused = set_aside(instance.device, graph, exec_, left.node, &left.params)
+        if refused:  # the instance does it from now on
+            code, link[0] = refused, left.next
+            free(left)
+            leave_unread(instance.device)
+        else:
+            link = &left.next
     return code
 
 

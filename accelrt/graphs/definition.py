@@ -484,7 +484,7 @@ class GraphDefinition(DefinitionParts):
         """
         require_node(before, "before")
         require_node(after, "after")
-        edits.edit(self._graph, self, edits.add_edge, before, after, kind, port_of(kind, port))
+        edits.edit(self._graph, self, edits.add_edge, self._graph, before, after, kind, port_of(kind, port))
 
     def remove_edge(self, before: DefinitionNode, after: DefinitionNode) -> None:
         """Takes back that one node comes after another (cuGraphRemoveDependencies).
@@ -501,7 +501,7 @@ class GraphDefinition(DefinitionParts):
             raise RuntimeError("edges are removed once the capture has ended")
         require_node(before, "before")
         require_node(after, "after")
-        edits.edit(self._graph, self, edits.remove_edge, before, after)
+        edits.edit(self._graph, self, edits.remove_edge, self._graph, before, after)
 
     def retain_object(self, thing: object) -> None:
         """Keeps an object alive as long as the graph, and what is instantiated of it from now on.

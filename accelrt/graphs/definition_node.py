@@ -128,7 +128,8 @@ class DefinitionNode(edits.UpdatedNode):
         Arguments:
             instance: CUDAGraph of GraphDefinition.instantiate.
             enabled: bool, whether its launches do the node's work from now on, after the instance's update()
-                too; one that leaves nodes out is updated by its own definition alone.
+                too; one that leaves nodes out is updated by its own definition alone, with the nodes and
+                edges that it had then.
         Raises:
             CudaError: the node is of another kind, a fill of several rows, or none of the instance's.
             RuntimeError: the node was added after the graph was instantiated, or the graph is gone.

@@ -706,6 +706,7 @@ def remove_node(
         raise_status(code, "graph_node_destroy", ("graph", graph, "node", node),
                      "a graph with allocations keeps all nodes and edges" if code == NOT_SUPPORTED else "")
     whole.removals += 1
+    whole.reshapes += 1
     forget_nodes(whole, (gone, *inner))
 
 
@@ -734,7 +735,8 @@ cdef EdgeData* data_of_edge(EdgeData* data) noexcept nogil:
 
 
 def add_edge(
-    uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, before: object, after: object, kind: str, port: str,
+    uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, CUDAGraph whole not None, before: object, after: object,
+    kind: str, port: str,
 ) -> None:
     """Adds an edge of EDGE_KINDS, from a port of PORTS."""
     cdef Handles first = handles_of([before]), second = handles_of([after])
@@ -750,9 +752,12 @@ def add_edge(
                      "is no kernel, which ports and programmatic edges are for" if code == INVALID_VALUE
                      else "this driver has no such edges (CUDA 12.3), or none of them in this graph" if code == NOT_SUPPORTED
                      else "")
+    whole.reshapes += 1
 
 
-def remove_edge(uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, before: object, after: object) -> None:
+def remove_edge(
+    uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, CUDAGraph whole not None, before: object, after: object,
+) -> None:
     """Removes the edge between two nodes, whichever its kind."""
     cdef Handles first = handles_of([before]), second = handles_of([after])
     cdef EdgeData data
@@ -767,6 +772,7 @@ def remove_edge(uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, b
         raise_status(code, "graph_edges_remove", ("graph", graph, "edges", 1),
                      "there is no edge between the two, or a node is none of this graph" if code == INVALID_VALUE
                      else "the graph has allocations, and keeps its edges" if code == NOT_SUPPORTED else "")
+    whole.reshapes += 1
 
 
 def tools_ids(uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, asked: Sequence[object]) -> list[int]:
@@ -1095,6 +1101,8 @@ cdef int change_node(CUDAGraph graph, object changed, NodeWork work, object part
             source.uses -= 1
         if work.child is not None:
             graph.kernels = None
+            graph.reshapes += 1
+            graph.made_reshapes -= 1  # of an instance: none of its source's from here on
         if graph.exec_:
             graph.rare = graph.rare & ~CALLBACKS | CALLBACKS * (len(graph.calls) > 0)
     if left:

@@ -35,8 +35,10 @@ cdef class CUDAGraph:
     cdef uint64_t generation         # counts the graphs that it let go of, whose nodes are gone
     cdef uint64_t edits              # counts changes of its nodes by hand
     cdef uint64_t removals           # counts its nodes that were taken out
+    cdef uint64_t reshapes           # and them, edges that were added or taken back, and graphs that children were given
     cdef uint64_t source_edits       # of the source, when it was instantiated
-    cdef uint64_t made_removals      # of that graph whose nodes were instantiated, then
+    cdef uint64_t made_removals      # of that graph whose nodes were instantiated, then, and
+    cdef uint64_t made_reshapes      # where drivers pair those nodes with that graph's in an update
     cdef CUDAGraph source            # of what was instantiated from another graph's nodes: that one; or None
     cdef uint64_t source_generation  # of the source's graph
     cdef NodePast past               # of an instance: what nodes of the source did before they were changed since
@@ -68,7 +70,9 @@ cdef class CUDAGraph:
     cdef uintptr_t kept_graph(self) except 0
     cdef uintptr_t node_graph(self) except 0
     cdef CUDAGraph make_instance(self, uint64_t flags)
-    cdef int make_exec(self) except -1
+    cdef int follow(self, CUDAGraph source, dict within) except -1
+    cdef int make_exec(self, bint updates) except -1
+    cdef int note_exec(self, list things, dict within) except -1
     cdef int drop_exec(self) except -1
     cdef int drop_bound(self) except -1
     cdef CUDAGraph move_out(self)
@@ -99,7 +103,7 @@ cdef class CUDAGraph:
     cdef int undo_change(self, object node, NodeChange change) except -1
     cdef bint let_go(self, Change before, Change after, uintptr_t stream) except -1
     cdef int update_from(self, CUDAGraph to) except -1
-    cdef int take_over(self, CUDAGraph other) except -1
+    cdef int take_over(self, CUDAGraph other, bint follows, dict within) except -1
     cdef int require_free(self) except -1
     cdef int require_alike(self, CUDAGraph other) except -1
     cdef int finish_hooked(self) except -1

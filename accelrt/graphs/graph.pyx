@@ -21,9 +21,9 @@ from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_NONE, 
 from accelrt.errors import ArgumentError, CaptureError
 from accelrt.graphs.hooks import add_hook, run_hooks, run_last_hooks
 from accelrt.graphs.nodes cimport (
-    all_things, begin_past, calls_within, Change, change_kernel_node, checked_options, instance_hint, instantiate,
-    instantiate_anew, kernels_in, launch_hint, Names, NodeBase, NodeChange, note_past, note_roles,
-    read_kernel_node, record_capture, refuse_asleep, require_made, update_exec,
+    all_things, begin_past, calls_within, Change, change_kernel_node, checked_options, FLAG_BYTES, instance_hint,
+    instantiate, instantiate_anew, kernels_in, launch_hint, Names, NodeBase, NodeChange, note_past, note_roles,
+    read_kernel_node, record_capture, refuse_asleep, require_made, set_condition, update_exec,
 )
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
 from accelrt.kernels.kernel cimport Kernel
@@ -63,15 +63,10 @@ def graph_pool_handle() -> tuple[int, int]:
     return 0, next_pool()
 
 
-cdef bint is_no_pool(object pool) noexcept:
-    # torch's id of no pool; by ints alone, whose comparison is no caller's code.
-    if type(pool) is not tuple or len(pool) != 2 or type(pool[0]) is not int or type(pool[1]) is not int:
-        return False
-    return pool[0] == 0 and pool[1] == 0
-
-
 cdef int read_pool(object pool, int ordinal, uint64_t* out_id) except -1:
-    if pool is None or is_no_pool(pool):
+    # (0, 0) is torch's id of no pool; by ints alone, whose comparison is no caller's code.
+    if pool is None or (type(pool) is tuple and len(pool) == 2 and type(pool[0]) is int and type(pool[1]) is int
+                        and pool == (0, 0)):
         out_id[0], out_id[1] = 0, next_pool()
         return 0
     if isinstance(pool, CUDAGraph):
@@ -92,12 +87,6 @@ cdef uintptr_t node_id(object node) except? 0:
         raise RuntimeError("the node's graph is gone: its CUDAGraph was reset or updated since; make another "
                            "GraphDefinition")
     return (<NodeBase>node).id
-
-
-cdef void tell_dropped(list hooks) noexcept:
-    # From a destructor: what one raises goes to sys.unraisablehook.
-    if not interpreter_is_gone():
-        run_last_hooks(hooks)
 
 
 @cython.no_gc_clear  # a destructor that finds no record would leave the stream in its capture
@@ -140,7 +129,8 @@ cdef class CUDAGraph:
         cdef bint held = self.holds_anything()
         self.abandon()
         if held and PyList_GET_SIZE(self.destruction_hooks):
-            tell_dropped(self.destruction_hooks)
+            if not interpreter_is_gone():
+                run_last_hooks(self.destruction_hooks)  # what one raises goes to sys.unraisablehook
 
     def __reduce__(self):
         refuse_copy(self, "it owns the driver's graph; capture another one")
@@ -376,7 +366,7 @@ cdef class CUDAGraph:
         self.keep(record.kept)
         if not self.keep_graph:
             try:
-                self.make_exec()
+                self.make_exec(False)
             except BaseException:
                 self.abandon()
                 raise
@@ -443,12 +433,17 @@ cdef class CUDAGraph:
         if code:
             raise_status(code, "graph_instantiate", ("device", self.ordinal, "flags", flags), instance_hint(code))
         instance.keep(list(self.things()))
-        instance.changes, instance.made_removals = None if self.changes is None else dict(self.changes), self.removals
-        instance.source, instance.source_generation, instance.source_edits = self, self.generation, self.edits
-        instance.by_node = instance.made_nodes = None if self.by_node is None else dict(self.by_node)
-        self.pasts, instance.past = begin_past(self.pasts)
-        instance.within = calls_within(graph, instance.calls)
+        instance.follow(self, calls_within(graph, instance.calls))
         return instance
+
+    cdef int follow(self, CUDAGraph source, dict within) except -1:
+        # Its nodes are the source's, and do what those do now.
+        self.changes, self.within = None if source.changes is None else dict(source.changes), within
+        self.made_removals, self.made_reshapes = source.removals, source.reshapes
+        self.source, self.source_generation, self.source_edits = source, source.generation, source.edits
+        self.by_node = self.made_nodes = None if source.by_node is None else dict(source.by_node)
+        source.pasts, self.past = begin_past(source.pasts)
+        return 0
 
     cdef uintptr_t node_graph(self) except 0:
         # Whose nodes are named; in the critical sections of this graph and its source.
@@ -461,7 +456,7 @@ cdef class CUDAGraph:
                                "instantiate another one")
         return graph
 
-    cdef int make_exec(self) except -1:
+    cdef int make_exec(self, bint updates) except -1:  # updates: brings the one that there is up to date
         cdef uintptr_t graph = self.graph, instance = 0
         cdef uintptr_t* before
         cdef int code, left = 0
@@ -471,6 +466,9 @@ cdef class CUDAGraph:
             things = self.note_made()
             within = calls_within(graph, self.calls if things is None else nodes_of(things)) if self.keep_graph else None
             self.graph = graph if self.keep_graph else 0
+            if updates:
+                update_exec(self.exec_, graph, True)
+                return self.note_exec(things, within)
             before = &self.exec_ if deferral_for(<PyObject*>self) is None else NULL
             with nogil:
                 code = instantiate_anew(self.ordinal, graph, before, &instance)
@@ -480,17 +478,22 @@ cdef class CUDAGraph:
             if code == 0:
                 if self.exec_:
                     self.drop_exec()
-                self.exec_, self.made_removals, self.within = instance, self.removals, within
-                self.made_nodes = None if self.by_node is None else dict(self.by_node)
-                if things is not None:
-                    self.keep_for_replays()
-                    self.take_things(things)
-                self.drop_bound()
+                self.exec_ = instance
+                self.note_exec(things, within)
         finally:
             self.end_change()
         if code:
             raise_status(code, "graph_instantiate", ("device", self.ordinal), instance_hint(code))
         return 0
+
+    cdef int note_exec(self, list things, dict within) except -1:
+        # What is instantiated does what the graph does now.
+        self.made_removals, self.made_reshapes, self.within = self.removals, self.reshapes, within
+        self.made_nodes = None if self.by_node is None else dict(self.by_node)
+        if things is not None:
+            self.keep_for_replays()
+            self.take_things(things)
+        return self.drop_bound()
 
     cdef int drop_exec(self) except -1:
         # Not beside a replay in another thread.
@@ -537,7 +540,7 @@ cdef class CUDAGraph:
             CudaError: the driver refused.
         """
         self.kept_graph()
-        self.make_exec()
+        self.make_exec(False)
 
     @cython.critical_section
     def upload(self, stream: Stream | int | None = None) -> None:
@@ -553,7 +556,7 @@ cdef class CUDAGraph:
         cdef int code
         if self.exec_ == 0:
             self.kept_graph()
-            self.make_exec()
+            self.make_exec(False)
         self.require_calm()
         self.uses += 1
         with nogil:
@@ -596,7 +599,7 @@ cdef class CUDAGraph:
             return 0
         if self.graph == 0 or self.record is not None:
             raise RuntimeError("nothing to replay: capture first, with accelrt.graph(g) or capture_begin/capture_end")
-        return self.make_exec()
+        return self.make_exec(False)
 
     cdef int replay_slow(self, uintptr_t handle, Names given) except -1:  # given: whose memory it has; hooks may change it
         self.require_ready()
@@ -689,12 +692,13 @@ cdef class CUDAGraph:
             other: CUDAGraph, made with keep_graph=True, that holds a capture of the same device.  It stays as it is.
         Raises:
             TypeError: other is no CUDAGraph.
-            RuntimeError: this graph is not ready to replay, or the other holds no graph; or another thread uses one of
-                them just now.
+            RuntimeError: this graph is not ready to replay, or the other holds none; or another thread uses one of them.
             CudaError: the shapes differ; the text names the driver's reason and the node.  This graph is unchanged.
+            NotSupportedError: the graph leaves nodes out, and the other is not what it was instantiated from.
 
-        Replays that are under way are left alone.  What this graph kept alive, memory and functions, it gives up for
-        what the other keeps, and it uses the other's pool with it.  If its own graph was kept, that is given up too.
+        Replays under way are left alone.  What this graph kept alive it gives up for what the other keeps, and uses the
+        other's pool; a graph of its own that was kept goes too, unless it is the other.  Updated by the definition that it
+        was instantiated from, with the nodes and edges of then, it is changed by that one's nodes as before.
         """
         cdef CUDAGraph to
         if not isinstance(other, CUDAGraph):
@@ -705,9 +709,16 @@ cdef class CUDAGraph:
 
     cdef int update_from(self, CUDAGraph to) except -1:
         cdef uint64_t first, second
+        cdef bint follows = self.source is to and self.source_generation == to.generation \
+            and self.made_reshapes == to.reshapes
+        cdef dict within
         cdef int code
         self.require_alike(to)
         self.require_unreplayed()
+        if to is self:
+            if self.made_reshapes != self.reshapes:
+                raise RuntimeError("nodes or edges came or went since the graph was instantiated; instantiate() it anew")
+            return self.make_exec(True)
         first, second = to.pool_id[0], to.pool_id[1]
         to.uses += 1
         self.begin_change()
@@ -717,12 +728,13 @@ cdef class CUDAGraph:
             if code:
                 raise_status(code, "graph_update", ("pool", (first, second)))
             try:
-                update_exec(self.exec_, to.graph)
+                within = calls_within(to.graph, nodes_of(to.things())) if follows else None
+                update_exec(self.exec_, to.graph, follows)
             except BaseException:
                 with nogil:
                     release_pool(to.ordinal, first, second, False)
                 raise
-            self.take_over(to)
+            self.take_over(to, follows, within)
         finally:
             self.end_change()
             to.uses -= 1
@@ -734,8 +746,8 @@ cdef class CUDAGraph:
             raise RuntimeError("there is nothing to update: this CUDAGraph has to be ready to replay on the other's device")
         return 0
 
-    cdef int take_over(self, CUDAGraph other) except -1:
-        cdef object changes = None if other.changes is None else dict(other.changes)
+    cdef int take_over(self, CUDAGraph other, bint follows, dict within) except -1:
+        cdef dict changes = None if other.changes is None else dict(other.changes)
         cdef bint shown = self.shown  # which what is instantiated stays
         self.keep_for_replays()
         self.drop_pool()
@@ -748,6 +760,8 @@ cdef class CUDAGraph:
         self.node_count, self.capture, self.random = other.node_count, other.capture, other.random
         self.uses_others_memory = False
         self.keep(other.things())
+        if follows:
+            return self.follow(other, within)
         self.changes = changes
         return 0
 
@@ -1219,10 +1233,6 @@ cdef class RandomState:
 # in front of it that reads an integer; for a loop another at the end of the body reads it again.  The body is captured
 # from a stream of its own, as a capture that shares the graph's pool and what the graph keeps.
 
-cdef enum:
-    FLAG_BYTES = 4  # of a condition
-
-
 def is_current_stream_capturing() -> bool:
     """Tells whether the calling thread's current stream is captured, by accelrt or by another library.
 
@@ -1322,16 +1332,6 @@ cdef int count_busy(CUDAGraph graph, int change) noexcept:
     return 0
 
 
-cdef int set_condition(Branch branch, Stream stream) except -1:
-    cdef int code
-    watch.note_access(branch.ordinal, stream.handle, branch.address, FLAG_BYTES, "r", "condition")
-    with nogil:
-        code = registry.active().conditional_set(branch.ordinal, stream.handle, branch.condition, branch.address)
-    if code:
-        raise_status(code, "conditional_set", ("stream", stream.handle, "address", branch.address))
-    return 0
-
-
 @cython.no_gc_clear  # a destructor that finds no record would leave the stream in its capture
 cdef class Branch:
     """Branch(graph, flag, kind)\n--\n\n\
@@ -1412,7 +1412,7 @@ cdef class Branch:
         code = registry.active().conditional_create(self.ordinal, before.handle, &self.condition)
         if code:
             raise_status(code, "conditional_create", ("stream", before.handle))
-        set_condition(self, before)
+        set_condition(self.ordinal, before.handle, self.condition, self.address)
         return self.begin_body(before)
 
     cdef int begin_body(self, Stream before) except -1:
@@ -1490,7 +1490,7 @@ cdef int end_body(Branch branch) except -1:
     if record is None:
         raise RuntimeError("the capture that this condition belongs to is over already")
     if branch.kind == CONDITION_WHILE and branch.body == 0:
-        set_condition(branch, branch.stream)
+        set_condition(branch.ordinal, branch.stream.handle, branch.condition, branch.address)
     count_busy(graph, 1)
     with nogil:
         code = registry.active().capture_end(branch.ordinal, branch.stream.handle, &body)

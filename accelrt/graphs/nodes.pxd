@@ -12,7 +12,13 @@ cdef int instantiate(int ordinal, uintptr_t graph, uint64_t flags, uintptr_t* ou
 cdef int instantiate_anew(int ordinal, uintptr_t graph, uintptr_t* before, uintptr_t* out_exec) noexcept nogil
 cdef str instance_hint(int code)  # for errors
 cdef str launch_hint(int code)
-cdef int update_exec(uintptr_t exec_, uintptr_t graph) except -1  # raises why it was refused
+# Raises why it was refused.  is_own: the graph is the one that the instance was made of, with the nodes and edges of then.
+cdef int update_exec(uintptr_t exec_, uintptr_t graph, bint is_own) except -1
+
+cdef enum:
+    FLAG_BYTES = 4  # of a condition, which memory decides:
+
+cdef int set_condition(int ordinal, uintptr_t stream, uint64_t condition, uintptr_t address) except -1
 
 # Opens the Record of a capture that has begun, which ends where Python has no memory for one.
 cdef Record record_capture(

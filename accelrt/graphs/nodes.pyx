@@ -19,7 +19,7 @@ from accelrt.core.locks cimport add_count, spin_lock, spin_unlock
 from accelrt.core.process cimport FORK_GRAPHS, at_fork
 from accelrt.core.slots cimport Slot
 from accelrt.devices.device cimport ordinal_of
-from accelrt.driver.guard cimport count_out_capture, expect_capture, go_relaxed, restore_mode
+from accelrt.driver.guard cimport count_out_capture, expect_capture, go_relaxed, leaves_nodes_out, restore_mode
 from accelrt.driver.node_params cimport (
     ATTRIBUTE_CLUSTER, ATTRIBUTE_COOPERATIVE, ATTRIBUTE_PRIORITY, EdgeData, NODE_ALLOCATE, NODE_CHILD, NODE_COPY, NODE_FILL,
     NODE_FREE, NODE_HOST, NODE_KERNEL, NODE_RECORD, NODE_WAIT, NodeParams,
@@ -996,10 +996,15 @@ cdef str launch_hint(int code):
             "allocated: free_graph_memory(node) frees it, instantiate(auto_free=True) makes launches that do")
 
 
-cdef int update_exec(uintptr_t exec_, uintptr_t graph) except -1:
+# A driver pairs the nodes of an instance with those of the graph that it is updated by: by their order among those that
+# come after the same, which edges change that were added and are gone again (580.159; what makes the pairing determinate
+# the driver API's reference tells of cuGraphExecUpdate).  Of a node that is left out it is the instance's that stays so.
+# So it is certain which ones are left out where an instance is updated by the graph that it was made of, whose nodes and
+# edges are those of then, and nowhere else.
+cdef int update_exec(uintptr_t exec_, uintptr_t graph, bint is_own) except -1:
     cdef uintptr_t node = 0
     cdef int reason = 0, mode
-    cdef int code = go_relaxed(registry.active(), &mode)
+    cdef int code = NOT_SUPPORTED if not is_own and leaves_nodes_out(exec_) else go_relaxed(registry.active(), &mode)
     if code == 0:
         with nogil:
             code = registry.active().graph_update(exec_, graph, &reason, &node)
@@ -1011,6 +1016,16 @@ cdef int update_exec(uintptr_t exec_, uintptr_t graph) except -1:
                      "an instance that leaves nodes out takes what its own definition does, with the nodes and edges that "
                      "it had then; have it do them again before: node.set_enabled(instance, True)"
                      if code == NOT_SUPPORTED else "")
+    return 0
+
+
+cdef int set_condition(int ordinal, uintptr_t stream, uint64_t condition, uintptr_t address) except -1:
+    cdef int code
+    watch.note_access(ordinal, stream, address, FLAG_BYTES, "r", "condition")
+    with nogil:
+        code = registry.active().conditional_set(ordinal, stream, condition, address)
+    if code:
+        raise_status(code, "conditional_set", ("stream", stream, "address", address))
     return 0
 
 

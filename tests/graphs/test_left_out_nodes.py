@@ -68,6 +68,12 @@ def chain():
     return definition, first, definition.fill(y, 2, after=first), x, y
 
 
+def move_and_return(definition, first, second):
+    """Takes an edge back and adds it again, which changes the order of nodes that a driver has."""
+    definition.remove_edge(first, second)
+    definition.add_edge(first, second)
+
+
 def numbers(*memory):
     """What each is filled with."""
     contents = [set(read(each).tolist()) for each in memory]
@@ -141,12 +147,22 @@ def test_an_update_by_its_own_definition_leaves_out_what_was_left_out():
         assert numbers(x, y) == [0, value]
 
 
-@pytest.mark.parametrize("change", ["another", "a node", "an edge", "a clone"])
+@pytest.mark.parametrize(
+    "change",
+    ["another", "a node", "the same node anew", "an edge", "an edge and back", "edges before", "a clone"],
+)
 def test_an_update_by_another_shape_is_refused_where_fills_are_left_out(change):
     definition, first, second, x, y = chain()
     instance, to = definition.instantiate(), definition
+    if change == "edges before":
+        move_and_return(definition, first, second)
     first.set_enabled(instance, False)
-    if change == "another":
+    if change == "the same node anew":
+        second.remove()
+        definition.fill(y, 2, after=first)
+    elif change == "an edge and back":
+        move_and_return(definition, first, second)
+    elif change == "another":
         to = chain()[0]
     elif change == "a node":
         definition.fill(y, 5, after=first)
@@ -154,7 +170,7 @@ def test_an_update_by_another_shape_is_refused_where_fills_are_left_out(change):
     elif change == "an edge":
         definition.remove_edge(first, second)
         definition.add_edge(second, first)
-    else:
+    elif change == "a clone":
         to = definition.clone()
     with pytest.raises(accelrt.CudaError, match="have it do them again"):
         instance.update(to.graph)
@@ -163,6 +179,102 @@ def test_an_update_by_another_shape_is_refused_where_fills_are_left_out(change):
     first.set_enabled(instance, True)
     replay(instance)
     assert numbers(x, y) == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["copy", "kernel"])
+def test_edges_that_are_gone_again_move_no_node_that_is_left_out(slow, kind):
+    definition, sources = accelrt.GraphDefinition(), [filled(COUNT, number) for number in range(3)]
+    x, y = filled(COUNT), filled(COUNT)
+    first, second = (add(definition, kind, slow, to, sources, n, ()) for n, to in ((1, x), (2, y)))
+    instance = definition.instantiate()
+    definition.add_edge(first, second)
+    definition.remove_edge(first, second)
+    first.set_enabled(instance, False)
+    with pytest.raises(accelrt.CudaError, match="have it do them again"):
+        instance.update(definition.graph)
+    replay(instance)
+    assert numbers(x, y) == [0, 2]
+    first.set_enabled(instance, True)
+    instance.update(definition.graph)
+    x.fill(0)
+    replay(instance)
+    assert numbers(x, y) == [1, 2]
+    with pytest.raises(RuntimeError, match="no node of the graph"):  # the driver may have made it the other
+        first.update(instance=instance)
+
+
+def test_an_update_by_its_own_definition_leaves_the_nodes_changeable():
+    definition, first, second, x, y = chain()
+    instance, z = definition.instantiate(), filled(COUNT)
+    first.set_enabled(instance, False)
+    second.update(value=5)
+    second.update(instance=instance, value=6)
+    instance.update(definition.graph)
+    assert [node.is_enabled(instance) for node in (first, second)] == [False, True]
+    replay(instance)
+    assert numbers(x, y) == [0, 5]
+    first.set_enabled(instance, True)
+    second.update(instance=instance, value=7)
+    replay(instance)
+    assert numbers(x, y) == [1, 7]
+    instance.update(definition.graph)
+    accelrt.GraphParameters(instance, y=y).replay(y=z)
+    accelrt.synchronize()
+    assert numbers(x, y, z) == [1, 7, 5]
+
+
+def test_an_update_by_its_own_definition_lets_go_of_what_the_instance_alone_used():
+    definition, first, _, x, y = chain()
+    instance, before = definition.instantiate(), accelrt.memory_allocated()
+    first.update(instance=instance, dst=filled(COUNT))
+    assert accelrt.memory_allocated() > before
+    replay(instance)
+    assert numbers(x, y) == [0, 2]
+    instance.update(definition.graph)
+    gc.collect()
+    accelrt.synchronize()
+    assert accelrt.memory_allocated() == before
+    replay(instance)
+    assert numbers(x, y) == [1, 2]
+
+
+def test_an_instance_that_was_given_another_child_takes_no_update_that_leaves_nodes_out():
+    inner, other, x, y = accelrt.GraphDefinition(), accelrt.GraphDefinition(), filled(COUNT), filled(COUNT)
+    inner.fill(x, 1)
+    other.fill(x, 3)
+    definition = accelrt.GraphDefinition()
+    child, fill = definition.child(inner), definition.fill(y, 2)
+    instance = definition.instantiate()
+    child.update(instance=instance, graph=other)
+    fill.set_enabled(instance, False)
+    with pytest.raises(accelrt.CudaError, match="have it do them again"):
+        instance.update(definition.graph)
+    replay(instance)
+    assert numbers(x, y) == [3, 0]
+
+
+def test_a_captured_graph_is_brought_up_to_date_by_itself():
+    graph, x = accelrt.CUDAGraph(keep_graph=True), filled(COUNT)
+    with accelrt.graph(graph):
+        x.fill(1)
+    graph.instantiate()
+    definition = accelrt.GraphDefinition(graph)
+    (node,) = definition.nodes()
+    arguments, y = accelrt.GraphParameters(graph, x=x), filled(COUNT)
+    arguments.rebind(x=y)
+    graph.update(definition.graph)
+    replay(graph)
+    assert numbers(x, y) == [1, 0]
+    node.update(value=2)
+    replay(graph)
+    assert numbers(x, y) == [2, 0]
+    definition.remove_edge(node, definition.fill(y, 3, after=node))
+    with pytest.raises(RuntimeError, match="instantiate"):
+        graph.update(graph)
+    graph.instantiate()
+    graph.update(graph)
+    replay(graph)
+    assert numbers(x, y) == [2, 3]
 
 
 def test_no_other_definition_decides_which_copy_is_left_out():
