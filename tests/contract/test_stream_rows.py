@@ -177,7 +177,7 @@ def test_pageable_bytes_are_read_before_the_row_returns(rows, device, stream):
 
 def test_copies_of_memory_that_the_driver_knows_do_not_wait(rows, device, stream):
     address, bytes_ = rows.pinned(4096)
-    bytes_[:2048] = 6
+    bytes_[:2048], bytes_[2048:] = 6, 0
     gate = rows.gate(stream)
     rows.ok("copy_async", 0, stream, device, address, 2048)
     rows.ok("copy_async", 0, stream, device + 2048, device, 2048)
