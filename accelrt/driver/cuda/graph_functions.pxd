@@ -1,10 +1,10 @@
 # The functions of libcuda about captures, graphs and their nodes.  What the comments mean functions.pxd says.
 from accelrt.driver.cuda.types cimport (
-    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D_v2, CUDA_MEMSET_NODE_PARAMS,
-    CUDA_MEM_ALLOC_NODE_PARAMS, CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphConditionalHandle,
-    CUgraphEdgeData, CUgraphExec, CUgraphExecUpdateResultInfo, CUgraphMem_attribute, CUgraphNode, CUgraphNodeParams,
-    CUgraphNodeType, CUlaunchAttributeID, CUlaunchAttributeValue, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
-    cuuint64_t,
+    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1, CUDA_MEMCPY3D_v2,
+    CUDA_MEMSET_NODE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS, CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph,
+    CUgraphConditionalHandle, CUgraphEdgeData, CUgraphExec, CUgraphExecUpdateResultInfo, CUgraphMem_attribute,
+    CUgraphNode, CUgraphNodeParams, CUgraphNodeType, CUlaunchAttributeID, CUlaunchAttributeValue, CUstream,
+    CUstreamCaptureMode, CUstreamCaptureStatus, cuuint64_t,
 )
 
 cdef extern from "cudaTypedefs.h" nogil:
@@ -52,8 +52,8 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUgraphNode, CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # graph_node_params
     ctypedef int (*PFN_cuGraphKernelNodeSetParams_v12000)(
         CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # graph_node_set
-    ctypedef int (*PFN_cuGraphExecKernelNodeSetParams_v12000)(
-        CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # graph_node_set
+    ctypedef int (*PFN_cuGraphExecKernelNodeSetParams_v10010)(
+        CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS_v1*) noexcept nogil  # graph_node_set
     ctypedef int (*PFN_cuGraphKernelNodeSetAttribute_v11000)(
         CUgraphNode, CUlaunchAttributeID, const CUlaunchAttributeValue*) noexcept nogil  # kernel_node_attribute_set
     ctypedef int (*PFN_cuGraphKernelNodeGetAttribute_v11000)(

@@ -243,6 +243,8 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUstream hStream
         CUlaunchAttribute* attrs
         unsigned int numAttrs
+    ctypedef struct CUDA_KERNEL_NODE_PARAMS_v1:  # which the second version begins with
+        pass
     ctypedef struct CUDA_KERNEL_NODE_PARAMS:
         CUfunction func
         unsigned int gridDimX
