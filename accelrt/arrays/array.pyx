@@ -1397,7 +1397,7 @@ cdef HostMemory expose(Array array):
 cdef tuple memory_of(object memory):
     # (what to keep alive, address, bytes, device, stream, whether it is read-only)
     cdef Array array
-    if not still_has(memory, address_in(memory)):
+    if isinstance(memory, (Buffer, PinnedBuffer, Array)) and not still_has(memory, address_in(memory)):
         raise_lost(memory, "memory")
     if isinstance(memory, Buffer):
         return (memory, (<Buffer>memory).ptr, (<Buffer>memory).nbytes, (<Buffer>memory).device_index,

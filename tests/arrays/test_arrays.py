@@ -137,7 +137,8 @@ def test_arrays_that_do_not_fit_are_refused(arguments, error, text):
 
 
 def test_other_memory_is_refused():
-    for memory in (np.zeros(3), bytearray(3), None):
+    pool = accelrt.memory.DriverPool(max_size=1 << 20)
+    for memory in (np.zeros(3), bytearray(3), None, pool.allocate(512)):
         with pytest.raises(TypeError, match="pass a Buffer, a PinnedBuffer or an Array"):
             accelrt.Array(memory)
     with pytest.raises(ValueError, match="pass a contiguous one"):
