@@ -429,7 +429,7 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuOccupancyMaxPotentialBlockSize", 6050, wants_context}, {"cuOccupancyMaxActiveClusters", 11070, wants_context},
     {"cuOccupancyMaxPotentialClusterSize", 11070, wants_context}, {"cuOccupancyAvailableDynamicSMemPerBlock", 10020, wants_context},
     {"cuGraphKernelNodeGetParams", 12000, wants_context}, {"cuGraphKernelNodeSetParams", 12000, wants_context},
-    {"cuGraphExecKernelNodeSetParams", 12000, wants_context}, {"cuGraphCreate", 10000, wants_context},
+    {"cuGraphExecKernelNodeSetParams", 10010, wants_context}, {"cuGraphCreate", 10000, wants_context},
     {"cuGraphKernelNodeSetAttribute", 11000, wants_context}, {"cuGraphKernelNodeGetAttribute", 11000, wants_context},
     {"cuGraphClone", 10000, wants_context}, {"cuGraphNodeFindInClone", 10000, wants_context},
     {"cuGraphNodeSetParams", 12020, wants_context}, {"cuGraphExecNodeSetParams", 12020, set_node},
