@@ -6,7 +6,11 @@ import threading
 
 from accelrt.testing.threads import SECONDS, Caller, Gate, on_a_thread, on_threads, park
 
-__all__ = ["SECONDS", "Caller", "Crowd", "Gate", "on_a_thread", "on_threads", "park", "until_over"]
+__all__ = ["PAUSE", "SECONDS", "Caller", "Crowd", "Gate", "on_a_thread", "on_threads", "park", "until_over"]
+
+# Seconds between two calls of a thread beside others.  One that lets go of the GIL for microseconds alone,
+# again and again, has it back before any of several others is awake, and those wait for seconds.
+PAUSE = 0.0001
 
 
 @contextlib.contextmanager
@@ -27,14 +31,10 @@ def until_over(function, values):
         caller.result()
 
 
-PAUSE = 0.0001  # seconds
-
-
 class Crowd:
     """Threads that call a function each, once at least, until the block ends, which raises what one did.
 
-    They pause between two calls: a thread that lets go of the GIL for microseconds alone, again and again, has it back
-    before any of several others is awake, and those wait for seconds.
+    They pause between two calls.
     """
 
     def __init__(self, *works):

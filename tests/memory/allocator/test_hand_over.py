@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from beside import Gate, until_over
+from beside import PAUSE, Gate, until_over
 from child import in_own_process
 
 import accelrt
@@ -183,7 +183,7 @@ def test_a_block_above_the_limit_of_splitting_is_counted_for_whoever_takes_it():
 def test_threads_hand_over_while_others_wait_for_events():
     def wait_again_and_again(over, _):
         waiter, done = accelrt.Stream(), accelrt.Stream().record_event()
-        while not over.is_set():
+        while not over.wait(PAUSE):
             waiter.wait_event(done)
             free(allocate(waiter))
 
