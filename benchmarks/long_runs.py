@@ -4,6 +4,7 @@
     python benchmarks/long_runs.py commits [--count 1000000]
     python benchmarks/long_runs.py graphs [--count 100000]
     python benchmarks/long_runs.py definitions [--count 100000]
+    python benchmarks/long_runs.py streams [--count 100000]
         [--seconds 600] [--seed 1] [--json]
 
 "updates" gives a kernel node of one instance another pointer so many times, and says what a change took at
@@ -12,8 +13,10 @@ of a reservation, and compares what is committed, and what lies there, with a mo
 graphs of fills, copies and kernels, replays each with random memory in place of what it was captured with,
 and compares all of that memory with what the same work does without a graph.  "definitions" adds, changes,
 removes, copies and instantiates nodes of graphs made by hand, drops what they use, and compares what replays
-leave in memory with a model.  A run ends early when the seconds are over, and says how far it came.  The
-exit status is 1 where anything differs, or where memory grows.  ACCELRT_DRIVER=host runs it without a GPU.
+leave in memory with a model.  "streams" has six streams work on memory of all kinds, which is freed and
+allocated with the work under way, and compares it with a model.  A run ends early when the seconds are over,
+and says how far it came.  The exit status is 1 where anything differs, or where memory grows.
+ACCELRT_DRIVER=host runs it without a GPU.
 """
 
 import argparse
@@ -30,17 +33,21 @@ from checked_run import LOOK, Run, check
 from peers.with_accelrt import Accelrt
 from random_commits import commits
 from random_definitions import Definitions, DifferenceError
+from random_streams import Streams
 from words import resident_bytes
 
 import accelrt
 
 MIB = 1 << 20
-COUNTS = {"updates": 1_000_000, "commits": 1_000_000, "graphs": 100_000, "definitions": 100_000}
+COUNTS = {
+    **{"updates": 1_000_000, "commits": 1_000_000},
+    **dict.fromkeys(("graphs", "definitions", "streams"), 100_000),
+}
 GROWTH = 8 * MIB  # of the process over a run, which caches and the interpreter take
 ELEMENTS = 256
 ARRAYS = 4
 ROUNDS = 3  # replays of each graph
-OPERATIONS = 200  # on the same definitions
+OPERATIONS = {"definitions": 200, "streams": 1000}  # of one subject
 NUMBERS = 1 << 18  # that arrays begin with parts of
 
 
@@ -197,33 +204,58 @@ def graphs(run: Run) -> None:
     run.said = {"done": done, "replays": replays}
 
 
-# --- graphs made by hand ------------------------------------------------------------------------------------
+# --- subjects that come and go ------------------------------------------------------------------------------
 
 
 def definitions(run: Run) -> None:
-    """Random operations on random definitions, of which nothing is left.
+    """Random operations on random definitions, of which nothing is left."""
+    replays = 0
+
+    def begin(seed: int) -> Definitions:
+        return Definitions(random.Random(seed), peers.on_host())
+
+    def end(subject: Definitions) -> None:
+        nonlocal replays
+        replays += subject.replays
+
+    run.said = {"done": operate(run, OPERATIONS["definitions"], begin, end)}
+    run.said["replays"] = replays
+
+
+def streams(run: Run) -> None:
+    """Random work of streams on memory that comes and goes."""
+
+    def end(subject: Streams) -> None:
+        subject.look()
+        subject.close()
+
+    run.said = {"done": operate(run, OPERATIONS["streams"], lambda seed: Streams(random.Random(seed)), end)}
+
+
+def operate(run: Run, operations: int, begin: Callable, end: Callable) -> int:
+    """So many operations on one subject after the other; answers how many there were.
 
     Each subject has a seed that the one before it gives, so that a run with that seed begins with it.
     """
-    done = replays = 0
-    live, seed = accelrt.memory_allocated(), run.seed
+    done, live, seed = 0, accelrt.memory_allocated(), run.seed
     while done < run.count and not run.over():
-        subject = Definitions(random.Random(seed), peers.on_host())
-        for step in range(min(OPERATIONS, run.count - done)):
-            try:
+        subject = begin(seed)
+        first = done
+        try:
+            while done < min(first + operations, run.count):
+                done += 1
                 subject.step()
-            except DifferenceError as error:
-                check(False, f"{error}, after {step + 1} operations with --seed {seed}")
-            done += 1
+            end(subject)
+        except DifferenceError as error:
+            check(False, f"{error}, after {done - first} operations with --seed {seed}")
         seed = random.Random(seed + 1).getrandbits(32)
-        replays += subject.replays
         del subject
         for _ in range(2):  # what a replay under way kept of a cycle goes with the next collection
             gc.collect()
             accelrt.synchronize()
-        check(accelrt.memory_allocated() == live, "definitions that were dropped left memory allocated")
+        check(accelrt.memory_allocated() == live, "subjects that were dropped left memory allocated")
         accelrt.memory.audit()
-    run.said = {"done": done, "replays": replays}
+    return done
 
 
 def main() -> None:
@@ -240,8 +272,8 @@ def main() -> None:
     count = COUNTS[options.mode] if options.count is None else options.count
     run = Run(count, options.seconds, options.seed)
     start = perf_counter()
-    modes = {"updates": updates, "commits": commits, "graphs": graphs, "definitions": definitions}
-    modes[options.mode](run)
+    modes = (updates, commits, graphs, definitions, streams)
+    {mode.__name__: mode for mode in modes}[options.mode](run)
     said = {"mode": options.mode, "of": count, **run.said, "seconds": round(perf_counter() - start, 3)}
     words = (value if isinstance(value, str) else f"{key} {value:,}" for key, value in said.items())
     print(json.dumps(said) if options.json else "  ".join(words))

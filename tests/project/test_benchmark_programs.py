@@ -281,7 +281,8 @@ def test_managed_memory_is_measured_and_checked():
 
 
 @pytest.mark.parametrize(
-    ("mode", "count"), [("updates", 3000), ("commits", 1500), ("graphs", 25), ("definitions", 500)]
+    ("mode", "count"),
+    [("updates", 3000), ("commits", 1500), ("graphs", 25), ("definitions", 500), ("streams", 1500)],
 )
 def test_a_long_run_does_all_that_it_was_asked_for(mode, count):
     said = said_by("long_runs", mode, "--count", str(count))
@@ -325,6 +326,11 @@ class Late(random_definitions.Definitions):
             random_definitions.accelrt.DefinitionNode.update = lambda self, **changes: None
 long_runs.Definitions = Late
 """
+# Pieces whose uses nothing orders.
+UNORDERED = """
+import random_streams
+random_streams.Streams.begin = lambda self, stream, *pieces: None
+"""
 UNCOUNTED = """
 import definition_model
 definition_model.DEEDS["host"] = lambda node, conditions: None
@@ -339,6 +345,7 @@ definition_model.DEEDS["host"] = lambda node, conditions: None
         ("graphs", BLIND, "was found in a graph"),
         ("definitions", UNTOLD, "when read again"),
         ("definitions", UNCOUNTED, "times, not 0"),
+        ("streams", UNORDERED, "of a piece of kind"),
     ],
 )
 def test_a_long_run_sees_what_differs(tmp_path, mode, wrong, said):
