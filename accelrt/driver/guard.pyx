@@ -484,8 +484,37 @@ cdef extern from *:
             syscall(SYS_futex, &accelrt_held, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
         pthread_mutex_unlock(&accelrt_one_end);
     }
+    /* A capture that begins waits for threads that record events of accelrt's own, and they for it: a stream that they
+       saw not to capture does not until they have recorded.  Both have patience, not for ever: a driver may let a record
+       wait, and a begin waits for the end of another thread's capture, which may wait for who records. */
+    static long accelrt_marking, accelrt_beginning;  /* threads */
+    static int accelrt_await_none(const long *threads, long long patience) {
+        long long begun = 0;
+        for (int round = 0; __atomic_load_n(threads, __ATOMIC_SEQ_CST); round++) {
+            if (round < 200) { accelrt_spin(); continue; }
+            if (begun == 0) begun = accelrt_now();
+            if (accelrt_now() - begun > patience) return 0;
+            sched_yield();
+        }
+        return 1;
+    }
+    static int accelrt_begin_mark(void) {
+        for (;;) {
+            __atomic_add_fetch(&accelrt_marking, 1, __ATOMIC_SEQ_CST);
+            if (!__atomic_load_n(&accelrt_beginning, __ATOMIC_SEQ_CST)) return 1;
+            __atomic_sub_fetch(&accelrt_marking, 1, __ATOMIC_SEQ_CST);
+            if (!accelrt_await_none(&accelrt_beginning, accelrt_waiting_ns)) return 0;
+        }
+    }
+    static void accelrt_end_mark(void) { __atomic_sub_fetch(&accelrt_marking, 1, __ATOMIC_SEQ_CST); }
+    static void accelrt_enter_begin(void) {
+        __atomic_add_fetch(&accelrt_beginning, 1, __ATOMIC_SEQ_CST);
+        accelrt_await_none(&accelrt_marking, accelrt_patience_ns);
+    }
+    static void accelrt_leave_begin(void) { __atomic_sub_fetch(&accelrt_beginning, 1, __ATOMIC_SEQ_CST); }
     static void accelrt_begin_asking_anew(void) {
-        /* At import, and in a forked child, where no capture ends. */
+        /* At import, and in a forked child, where no capture begins or ends. */
+        accelrt_marking = accelrt_beginning = 0;
         accelrt_open_slots();
         accelrt_held = accelrt_slots_fenced ? accelrt_needs_fence : 0;
         accelrt_sleepers = 0;
@@ -502,6 +531,10 @@ cdef extern from *:
     void await_askers "accelrt_await_askers" () noexcept nogil
     void begin_end "accelrt_begin_end" () noexcept nogil
     void finish_end "accelrt_finish_end" () noexcept nogil
+    bint begin_mark "accelrt_begin_mark" () noexcept nogil
+    void end_mark "accelrt_end_mark" () noexcept nogil
+    void enter_begin "accelrt_enter_begin" () noexcept nogil
+    void leave_begin "accelrt_leave_begin" () noexcept nogil
     void begin_asking_anew "accelrt_begin_asking_anew" () noexcept nogil
 
 cdef Table guarded_table
@@ -528,7 +561,17 @@ cdef Table* guard_table(Table* table, Table* blank) noexcept nogil:
     guarded_table = inner[0]
     fill_guarded(&guarded_table, inner, blank)
     guard_left_out(&guarded_table, blank)
+    if table.capture_begin != blank.capture_begin:
+        guarded_table.capture_begin = begin_capture_apart
     return &guarded_table
+
+
+cdef int begin_capture_apart(int device, uintptr_t stream, int mode) noexcept nogil:
+    cdef int code
+    enter_begin()
+    code = guarded_capture_begin(device, stream, mode)
+    leave_begin()
+    return code
 
 
 cdef Slot* enter_asking(bint may_wait) noexcept nogil:
@@ -635,9 +678,12 @@ cdef bint is_idle_or_gone(Table* table, int device, uintptr_t stream) noexcept n
     return code == 0
 
 
+cdef long marks_taken = 0
+
+
 cdef int record_and_look(Table* table, int device, uintptr_t event, uintptr_t stream, bint* out_taken) noexcept nogil:
-    # A capture that the stream took part in in between is either seen afterwards, or over: then the event answers
-    # INVALID_VALUE, and asking for it breaks nothing.  To record it did not break the capture either.
+    # A capture that the stream takes part in since the look, which others began by no row, is either seen afterwards, or
+    # over: then the event answers INVALID_VALUE, and asking for it breaks nothing.
     cdef int code
     if is_capturing(table, device, stream, &code):
         return NOT_READY
@@ -645,6 +691,7 @@ cdef int record_and_look(Table* table, int device, uintptr_t event, uintptr_t st
         code = table.event_record(device, event, stream)
     if code == 0 and is_capturing(table, device, stream, &code):
         out_taken[0] = True
+        add_count(&marks_taken, 1)
         return NOT_READY
     if meaning_of(code) == GONE and not is_idle_or_gone(table, device, stream):
         return NOT_READY  # a stream of another context, say, that lives but takes no event of this one
@@ -664,10 +711,12 @@ cdef int record_and_tell(Table* table, int device, uintptr_t event, uintptr_t st
     cdef bint legacy = stream <= LEGACY_LAST
     if legacy and not enter_wait():
         return NOT_READY
-    if try_asking():
-        if load_count(&told_captures) == 0:
-            code = record_and_look(table, device, event, stream, out_taken)
-        stop_asking()
+    if begin_mark():
+        if try_asking():
+            if load_count(&told_captures) == 0:
+                code = record_and_look(table, device, event, stream, out_taken)
+            stop_asking()
+        end_mark()
     if legacy:
         leave_wait()
     return code
@@ -718,6 +767,11 @@ cdef void restore_mode(Table* table, int before) noexcept nogil:
 def has_open_captures() -> bool:
     """Tells whether a capture of this process's is open or about to begin, on any thread."""
     return captures_open()
+
+
+def marks_in_captures() -> int:
+    """Counts the events of accelrt's own that became part of a capture."""
+    return load_count(&marks_taken)
 
 
 def is_capture_ending() -> bool:

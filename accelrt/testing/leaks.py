@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from accelrt.allocator.readers import holdings
 from accelrt.devices.device import device_count, synchronize
+from accelrt.driver import guard
 from accelrt.driver.host import driver as host
 from accelrt.errors import LeakError
 from accelrt.graphs.graph import CUDAGraph
@@ -27,6 +28,7 @@ from accelrt.streams.stream import Event, Stream
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import ModuleType
     from typing import Any, Self
 
 KINDS: dict[str, type[Any]] = {"stream": Stream, "event": Event, "graph": CUDAGraph, "pool": MemPool}
@@ -41,6 +43,7 @@ MISUSES = {
     "children_of_themselves": "had a graph be a child of itself",
     "continuations_of_others": "had a capture go on after no node of it",
     "frees_under_work": "took memory away that queued work uses",
+    "marks_in_captures": "had a capture take an event of accelrt's own",
 }
 
 
@@ -90,14 +93,18 @@ def count_misuses() -> dict[str, int]:
     a capture that another thread was ending (ACCELRT_HOST_END_DELAY_US=50 makes ends take their time);
     children_of_themselves, those that had a graph be a child of itself, or of a graph within it;
     continuations_of_others, those that had a capture go on after what is no node of it;
-    frees_under_work, memory taken away that queued work uses.
+    frees_under_work, memory taken away that queued work uses; marks_in_captures, events of the allocators'
+    that became part of a capture.
 
     Returns:
         dict of counts since the process began; {} on a GPU.
     """
-    if not is_initialized() or not runs_on_host():
-        return {}
-    return {name: getattr(host, name)() for name in MISUSES}
+    return read_misuses() if is_initialized() and runs_on_host() else {}
+
+
+def read_misuses() -> dict[str, int]:
+    counters: dict[str, ModuleType] = {"marks_in_captures": guard}  # the others are the host device's
+    return {name: getattr(counters.get(name, host), name)() for name in MISUSES}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from capture_storm import MODES, storm
 from child import in_child, in_own_process, wrap_host
 
 import accelrt
+from accelrt import testing
 from accelrt.testing import Interleaver
 
 MIB = 1 << 20
@@ -51,6 +52,30 @@ def test_memory_that_the_captured_stream_used_is_freed_on_other_threads(mode, pi
     accelrt.memory.audit()
     assert accelrt.memory_stats()["active.all.current"] == 1
     assert accelrt.host_memory_stats()["active_requests.current"] == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("pinned", [False, True], ids=["device", "pinned"])
+@in_own_process(ACCELRT_DEBUG="0")
+def test_no_capture_takes_an_event_that_the_allocators_record_for_freed_memory(mode, pinned):
+    testing.use_device()
+    captured, stream = accelrt.Stream(), accelrt.Stream()
+    buffer = accelrt.Buffer(64)
+
+    def give_back():
+        if pinned:
+            accelrt.record_host_stream(locked := accelrt.PinnedBuffer(5000), captured)
+            locked.free()
+        else:
+            used = accelrt.Buffer(1000, stream=stream)
+            used.record_stream(captured)
+            used.free()
+
+    with testing.failing(code=100, mode="slow", rows=["event_record"]), Crowd(give_back) as crowd:
+        while crowd.rounds[0] < 300 and not crowd.has_failed():
+            with accelrt.graph(accelrt.CUDAGraph(), stream=captured, capture_error_mode=mode):
+                buffer.fill(1)
+    assert testing.count_misuses()["marks_in_captures"] == 0
 
 
 def test_a_nogil_capture_broken_as_soon_as_it_began_is_an_error_and_nothing_else(downstream):
