@@ -759,7 +759,7 @@ cdef class CUDAGraph:
         self.generation += 1
         self.node_count, self.capture, self.random = other.node_count, other.capture, other.random
         self.uses_others_memory = False
-        self.keep(other.things())
+        self.keep(list(other.things()))
         if follows:
             return self.follow(other, within)
         self.changes = changes
