@@ -129,11 +129,8 @@ def _nothing_left_behind(request):
     yield
     import accelrt
 
-    refuse_misuses(
-        request,
-        before,
-        ("calls_beside_ends", "children_of_themselves", "continuations_of_others", "frees_under_work"),
-    )
+    kinds = "calls_beside_ends", "children_of_themselves", "continuations_of_others", "frees_under_work"
+    refuse_misuses(request, before, (*kinds, "marks_in_captures"))
     if "own_process" in request.keywords or not accelrt.is_initialized():
         return
     gc.collect()

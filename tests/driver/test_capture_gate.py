@@ -2,6 +2,7 @@
 
 import contextlib
 from collections import Counter
+from functools import partial
 
 import pytest
 from beside import Crowd
@@ -26,22 +27,24 @@ def test_no_capture_is_broken_beside_what_other_threads_may_do(mode):
     assert made.total() > 0
 
 
+def give_back_used(pinned, captured, stream):
+    """Frees memory that was used on a stream which captures again and again."""
+    if pinned:
+        given = accelrt.PinnedBuffer(5000)
+        accelrt.record_host_stream(given, captured)
+    else:
+        given = accelrt.Buffer(1000, stream=stream)
+        given.record_stream(captured)
+    given.free()
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("pinned", [False, True], ids=["device", "pinned"])
 @in_own_process(ACCELRT_DEBUG="0")
 def test_memory_that_the_captured_stream_used_is_freed_on_other_threads(mode, pinned):
     captured, stream = accelrt.Stream(), accelrt.Stream()
     buffer = accelrt.Buffer(64)
-
-    def give_back():
-        if pinned:
-            given = accelrt.PinnedBuffer(5000)
-            accelrt.record_host_stream(given, captured)
-        else:
-            given = accelrt.Buffer(1000, stream=stream)
-            given.record_stream(captured)
-        given.free()
-
+    give_back = partial(give_back_used, pinned, captured, stream)
     with Crowd(give_back, give_back, give_back) as crowd:
         while sum(crowd.rounds) < 20000 and not crowd.has_failed():
             with accelrt.graph(accelrt.CUDAGraph(), stream=captured, capture_error_mode=mode):
@@ -61,16 +64,7 @@ def test_no_capture_takes_an_event_that_the_allocators_record_for_freed_memory(m
     testing.use_device()
     captured, stream = accelrt.Stream(), accelrt.Stream()
     buffer = accelrt.Buffer(64)
-
-    def give_back():
-        if pinned:
-            accelrt.record_host_stream(locked := accelrt.PinnedBuffer(5000), captured)
-            locked.free()
-        else:
-            used = accelrt.Buffer(1000, stream=stream)
-            used.record_stream(captured)
-            used.free()
-
+    give_back = partial(give_back_used, pinned, captured, stream)
     with testing.failing(code=100, mode="slow", rows=["event_record"]), Crowd(give_back) as crowd:
         while crowd.rounds[0] < 300 and not crowd.has_failed():
             with accelrt.graph(accelrt.CUDAGraph(), stream=captured, capture_error_mode=mode):
